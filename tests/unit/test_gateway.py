@@ -15,11 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kazoo.exceptions import SessionExpiredError
 
+from tests.contract.secure import Authority
 from tests.contract.struck import Moments
 from tests.contract.support import open_connection
 from tests.unit.testing.wire import (
@@ -35,6 +38,7 @@ from tests.unit.testing.wire import (
 )
 from zklock._ground import threads
 from zklock._ground.clock import clock
+from zklock._ground.interrupts import raised_by_the_call
 from zklock._kazoo import client_state, gateway
 from zklock._kazoo.client_state import WireObserver
 from zklock._kazoo.gateway import GatewaySocket
@@ -961,6 +965,76 @@ class TestTheReader:
             kazoo.connect()
         kazoo.close()
         assert kazoo.connection.fileno() == -1
+
+
+class OverTls(Kazoo):
+    """kazoo's thread over TLS; a thread of its own reads."""
+
+    def __init__(self, authority: Authority) -> None:
+        pem = authority.certify("localhost")
+        self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._server.load_cert_chain(pem)
+        self._client = ssl.create_default_context(cafile=authority.certificate)
+        handler = Handler()
+        handler._wanted = SOON
+        super().__init__(handler)
+
+    def pair(self) -> socket.socket:
+        near, far = super().pair(), self.far
+        near.settimeout(SOON)
+        with ThreadPoolExecutor() as pool:
+            served = pool.submit(self._server.wrap_socket, far, server_side=True)
+            safe = self._client.wrap_socket(near, server_hostname="localhost")
+            self.far = served.result(SOON)
+        self.ends.append(self.far)
+        safe.setblocking(False)
+        return safe
+
+
+class TestSendingOverTls:
+    """Python's ``ssl`` makes the system call in a function of its own."""
+
+    def test_what_the_server_does_not_take_at_once_is_sent_later(self, tmp_path: Path) -> None:
+        kazoo = OverTls(Authority(tmp_path))
+        kazoo.connection.close()
+        kazoo.connect(near_buffer=4096)
+        kazoo.run()
+        rides = Rides(kazoo)
+        wanted = [f"/{number}-" + "x" * 3000 for number in range(100)]
+        for name in wanted:
+            rides.ride(name)
+        assert names(split(taken(kazoo, sum(len(name) + 17 for name in wanted)))) == wanted
+        kazoo.close()
+
+    def test_a_broken_connection_is_no_error_of_the_caller(self, tmp_path: Path) -> None:
+        kazoo = OverTls(Authority(tmp_path))
+        kazoo.run()
+        rides, over = Rides(kazoo), threading.Event()
+        rides.then = over.set
+        with kazoo.connection._receiving:  # the reader does not notice it first
+            kazoo.far.close()
+            rides.ride("/a")
+        kazoo.run()
+        assert over.wait(SOON)
+        assert rides.heard == [("/a", None, b"")]
+        kazoo.close()
+
+    def test_a_signal_handler_that_strikes_in_it_is_told_apart(self) -> None:
+        def struck(_: bytes) -> int:
+            raise BlockingIOError
+
+        def sends(write: Callable[[bytes], int]) -> bool:
+            over_tls: Any = SimpleNamespace(
+                _checkClosed=lambda: None, _sslobj=SimpleNamespace(write=write)
+            )
+            try:
+                ssl.SSLSocket.send(over_tls, b"")
+            except OSError as error:
+                return raised_by_the_call(error)
+            raise AssertionError
+
+        assert sends(partial(os.write, -1))
+        assert not sends(struck)
 
 
 class Strike(Exception):
