@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 import zklock
-from tests.contract.support import SOON, gone, granted
+from tests.contract.support import SOON, gone, granted, open_connection
 from zklock import telemetry
 from zklock.testing import wait_for
 
@@ -217,7 +217,7 @@ def locking(
     others: list[tuple[threading.Thread, threading.Event]] = []
 
     def reads_events() -> bool:
-        connection = client.handler._socket
+        connection = open_connection(client.handler)
         reading = connection.reading if connection is not None else None
         return reading is not None and not reading.batch
 

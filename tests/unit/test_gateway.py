@@ -1471,7 +1471,7 @@ class TestACallerThatWaitsForEvents:
             sender.join(SOON)
             assert not kazoo.handler.interrupted()
             rides.ride("/next")  # as a heartbeat does
-            if kazoo.handler.open_connection is None:
+            if open_connection(kazoo.handler) is None:
                 ended += 1
             else:
                 kept += 1
