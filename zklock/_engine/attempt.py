@@ -192,20 +192,26 @@ class Attempt(Pending[T]):
     def _hear(self, end: float | None) -> bool:
         """Hear the answers to its batches until then, if this thread can; return whether it has.
 
-        Without an end, do not sleep.
+        Without an end, do not sleep. With an end, hear its events, too, for a moment after each
+        batch: who waits for longer leaves them to others.
         """
-        heard: Batch = ()
+        heard: object = None
+        batch: Batch = ()
         left = None
         while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
-            stay = self._stay
-            if stay is None or not isinstance(stay.asked, tuple):
+            asked = self._stay.asked if self._stay is not None else None
+            if isinstance(asked, tuple):
+                batch = asked
+            elif isinstance(asked, Wait) and end is not None and asked is not heard:
+                batch = ()
+            else:
                 break
-            if not self._host.hear(stay.asked, left):
+            if not self._host.hear(batch, left):
                 break
-            heard = stay.asked
-        if heard and self._outcome and self._stay is not None and self._stay.asked is heard:
-            self._host.hear(heard, 0.0)  # something else has ended the wait: others read on
-        return bool(heard)
+            heard = asked
+        if batch and self._outcome and self._stay is not None and self._stay.asked is batch:
+            self._host.hear(batch, 0.0)  # something else has ended the wait: others read on
+        return heard is not None
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""

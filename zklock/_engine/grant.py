@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("zklock")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # one that is frozen takes several times as long to make
 class GrantOptions:
     """The options of a grant, fixed before it is given.
 
@@ -49,7 +49,7 @@ class GrantOptions:
     on_lost: LostCallback | None = None
     on_suspended: Callable[[Any], object] | None = None
     on_release_requested: Callable[[Any], object] | None = None
-    owner: object = None
+    owner: Any = None
     uses: Uses | None = None
     kind: str = "exclusive"
     asked_by: Callable[[bytes], str | None] | None = None
@@ -57,7 +57,7 @@ class GrantOptions:
     keep: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class End:
     """How a grant has ended."""
 
@@ -136,6 +136,7 @@ class GrantBase(Losable):
     _FRONT: ClassVar[Front]
 
     # What few grants have takes no memory in the others.
+    _given = grant_state.TABLE[State.CONTENDING, Step.GRANT]
     _ended: End | None = None  # set by _end_with()
     _asked: str | None = None
     _reads = False  # a downgraded write lock
@@ -163,7 +164,6 @@ class GrantBase(Losable):
             self._undo = claim.undo
         self._keeper = keeper
         self._terms = terms
-        self._given = grant_state.TABLE[State.CONTENDING, Step.GRANT]
 
     @property
     def tokens(self) -> tuple[FencingToken, ...]:

@@ -27,6 +27,11 @@ class Pending(Future[T]):
     # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
     _decided: Any = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether it sends requests as it begins."""
+        return True
+
     def start(self, *, awaited: bool = False) -> Self:
         """Begin; return without waiting. ``awaited``: this thread is about to wait."""
         raise NotImplementedError
@@ -51,7 +56,8 @@ class Transport(Protocol):
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for answers to a batch, at most so long; ``False`` at once if others hear them.
 
-        With ``None``, do not sleep: ask again for less than a millisecond.
+        With ``None``, do not sleep: ask again for less than a millisecond. With an empty batch,
+        wait for events, for a moment.
         """
 
 

@@ -32,6 +32,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import WeakValueDictionary
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.deferred import Deferred
@@ -143,7 +144,7 @@ class Session(NotCopyable, WireObserver):
         self._nodes = OwnNodes()
         self._watchers = Watchers()
         self.deferred = Deferred()
-        self.places: dict[Hashable, Any] = {}  # of kept locks; see ``keep``
+        self.places: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # see ``keep``
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
         self._resuming = False  # some go on, and others when a heartbeat is answered
@@ -178,7 +179,7 @@ class Session(NotCopyable, WireObserver):
 
     def _make_guard(self) -> None:
         self.guard = ReentrantMutex()
-        self._has_guard: Callable[[], bool] = owned_by_me(self.guard)
+        self.has_guard = owned_by_me(self.guard)
 
     # For locks.
 
@@ -304,7 +305,7 @@ class Session(NotCopyable, WireObserver):
     @property
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted a change on its own thread."""
-        if self._has_guard():
+        if self.has_guard():
             return True
         return self._handler is not None and self._handler.interrupted()
 
@@ -717,7 +718,7 @@ class Session(NotCopyable, WireObserver):
         """
         if self._late or self._proved_at < self._heartbeat.rested_at:
             return False
-        return self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
+        return self._lease.end - self._clock() >= 2 * self._lease.timeout / HEARTBEATS
 
     def _proved(self, sent: float) -> None:
         with self.guard:

@@ -351,7 +351,8 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
             lock._session.check_usable()
             if lock._again() is not None:
                 break
-            attempt = call.tries[lock] = lock._attempt(*lock._contender(patient=False))
+            _, attempt = lock._attempt(lock._options(), patient=False)
+            call.tries[lock] = attempt
             lock._users[attempt] = None
             self._check_cancelled(call)
             lock._FRONT.begin(attempt)

@@ -706,7 +706,7 @@ MUTATIONS = {
             Place,
             "lose",
             "self._forget(kept)",
-            "kept.idle = self._session.now()",
+            "kept.idle = self.session.now()",
         ),
         Bend(
             Session,
