@@ -917,7 +917,9 @@ def test_a_node_that_lands_on_a_later_session_stays_one_of_its_own(
 ) -> None:
     """The session was replaced between the reply and its landing."""
     landings: list[Callable[[Any], None]] = []
-    monkeypatch.setattr(world.session._store, "send_batch", lambda _, done: landings.append(done))
+    monkeypatch.setattr(
+        world.session._store, "send_batch", lambda _, done, __: landings.append(done)
+    )
     made(world)
     assert world.client.client_id is not None
     owner, _ = world.client.client_id

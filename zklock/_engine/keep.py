@@ -209,7 +209,7 @@ class Place:
         if not waiter.patient and (busy or (kept is not None and not self._free(kept))):
             return False
         self._waiters[waiter] = None
-        if kept is None and self._contender is None:
+        if self._contender is None and (kept is None or kept.asked):
             self._contender = waiter.contender = waiter.contend(self, waiter.patient)
         return True
 
