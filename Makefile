@@ -133,6 +133,7 @@ bench: zookeeper  ## locks and guards against their peers, as ratios; a worker p
 	$(BIN)/python -m tests.bench.bench_held
 	$(BIN)/python -m tests.bench.bench_kept
 	$(BIN)/python -m tests.bench.bench_rest
+	$(BIN)/python -m tests.bench.bench_scale
 	$(BIN)/python -m tests.bench.bench_start
 	$(BIN)/python -m tests.bench.bench_run --runs 10
 

@@ -53,7 +53,7 @@ async def timed(work: Awaitable[T]) -> tuple[T, Took]:
     return found, Took(time.perf_counter() - started, time.process_time() - busy)
 
 
-async def shared(jobs: Iterator[Awaitable[T]]) -> list[T]:
+async def shared(jobs: Iterator[Awaitable[T]], tasks: int = TASKS) -> list[T]:
     """Do all jobs, in a few tasks; return their results."""
     found: list[T] = []
 
@@ -61,7 +61,7 @@ async def shared(jobs: Iterator[Awaitable[T]]) -> list[T]:
         found.extend([await job for job in jobs])
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(TASKS):
+        for _ in range(tasks):
             group.create_task(some())
     return found
 
@@ -78,9 +78,9 @@ async def acquired(client: KazooClient, root: str, count: int) -> list[tuple[aio
     return await shared(acquire(f"{root}/{number}") for number in range(count))
 
 
-async def released(held: list[tuple[aio.Lock, aio.Grant]]) -> None:
+async def released(held: list[tuple[aio.Lock, aio.Grant]], tasks: int = TASKS) -> None:
     """Release them all."""
-    await shared(grant.release() for _, grant in held)
+    await shared((grant.release() for _, grant in held), tasks)
 
 
 def new_root() -> str:

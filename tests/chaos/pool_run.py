@@ -59,7 +59,9 @@ class Nemesis:
         timeout: float,
         shards: int,
         earlier: Path = ROOT,
+        pace: float = 1.0,
     ) -> None:
+        self._pace = pace
         self._releases = (ROOT, earlier)
         self._chance = chance
         self._hosts = hosts
@@ -123,7 +125,7 @@ class Nemesis:
         try:
             for _ in range(WORKERS):
                 self._hire()
-            while not self._over.wait(self._chance.uniform(0.1, 1.0)):
+            while not self._over.wait(self._pace * self._chance.uniform(0.1, 1.0)):
                 deed = self._chance.choice(self._deeds)
                 worker = self._chance.choice(self._workers)
                 what = f"pool: {deed.__name__.strip('_')}"

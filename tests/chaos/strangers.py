@@ -133,7 +133,9 @@ class Strangers:
         seed: str,
         timeout: float,
         history: History,
+        pace: float,
     ) -> None:
+        self._pause = pace * PAUSE
         self._hosts = hosts
         self._locks = [*locks, *list(favourites) * (len(locks) // max(1, len(favourites)))]
         self._seed = seed
@@ -173,7 +175,7 @@ class Strangers:
     def _run(self, name: str, make: Callable[[], Stranger]) -> None:
         dice = random.Random(f"{self._seed}/{name}")
         client: Stranger | None = None
-        while not self._over.wait(dice.expovariate(1 / PAUSE)):
+        while not self._over.wait(dice.expovariate(1 / self._pause)):
             lock = dice.choice(self._locks)
             try:
                 if client is None:

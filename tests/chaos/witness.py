@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 
 from zklock.testing.history import History
 
-PACE = 0.02
+PAUSE = 0.02
 """Seconds from an answer to the next write."""
 
 ANSWER_SECONDS = 5.0
@@ -29,7 +29,8 @@ ANSWER_SECONDS = 5.0
 class Witness:
     """Writes to a znode of its own from ``with`` on to its end, on a thread of its own."""
 
-    def __init__(self, hosts: str, path: str, history: History) -> None:
+    def __init__(self, hosts: str, path: str, history: History, pace: float = 1.0) -> None:
+        self._pause = pace * PAUSE
         self.confirmed = -1
         """The version that was confirmed last; -1: none yet."""
         self._path = path
@@ -56,7 +57,7 @@ class Witness:
         self._client.close()
 
     def _run(self) -> None:
-        while not self._over.wait(PACE):
+        while not self._over.wait(self._pause):
             try:
                 given = self._client.set_async(self._path, b"").get(timeout=ANSWER_SECONDS).version
             except exceptions.NoNodeError:

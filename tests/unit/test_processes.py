@@ -119,10 +119,19 @@ def test_nothing_of_a_board_is_in_the_file_system(board: SharedBoard) -> None:
     assert board.path.startswith(f"/proc/{os.getpid()}/fd/")
 
 
-def test_a_board_without_the_proc_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        pytest.param({"geteuid": -1}, id="another user's"),
+        pytest.param({"getpid": 1}, id="another PID namespace's"),
+        pytest.param({"getpid": 2**22 + 1}, id="another PID namespace's, and no such process"),
+    ],
+)
+def test_a_board_without_a_proc_file_system_of_its_own(
+    lacking: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: -1)
+    for name, found in lacking.items():
+        monkeypatch.setattr(os, name, lambda found=found: found)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     board = SharedBoard()
     assert [str(path) for path in tmp_path.iterdir()] == [board.path]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from zklock._engine.ports import SessionPort
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.loss import Loss
+from zklock._ground.process import this_process
 from zklock._ground.public import public
 from zklock._locks.grant import Attempting, Grant
 from zklock._recipes.effects import Claim
@@ -434,7 +434,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         """Lead, then give back. The thread that waits may have been interrupted meanwhile."""
         if not term.is_up_to("who leads"):
             return
-        leadership, pid = term.leadership, os.getpid()
+        leadership, process = term.leadership, this_process()
         try:
             self._tell_elected(leadership)
             if not self._stopping:
@@ -442,7 +442,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         except BaseException as error:
             term.failed(error)
         finally:
-            if not in_child(pid):
+            if not in_child(process):
                 self._finish(term)
 
     def _finish(self, term: _Term) -> None:

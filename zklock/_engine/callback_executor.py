@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from zklock._engine import callbacks
 from zklock._ground import threads
+from zklock._ground.process import this_process
 from zklock._ground.records import log_fields
 from zklock._telemetry.subscriptions import in_child
 
@@ -92,7 +92,7 @@ class _Crew:
             raise
 
     def _serve(self, me: object, lasting: bool) -> None:
-        pid = os.getpid()
+        process = this_process()
         while True:
             # Here too: an interrupt may strike the starter once this thread runs.
             self.threads[me] = None
@@ -101,7 +101,7 @@ class _Crew:
                 self._see_to_the_next()
                 for call in calls:
                     callbacks.run(call)
-                    if in_child(pid):
+                    if in_child(process):
                         return
                 del self._busy[me], calls
             self.threads.pop(me, None)

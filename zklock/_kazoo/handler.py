@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import os
 import select
 import ssl
 import sys
@@ -32,6 +31,7 @@ from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.interrupts import may_be_interrupted
+from zklock._ground.process import this_process
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.refusals import CLOSING, NO_KDC, no_ticket
@@ -66,18 +66,18 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 "removes them (run zklock in an unpatched process), and Windows has no "
                 "select.poll()"
             )
-        self._process = os.getpid()
+        self._process = this_process()
         self.open_results: set[weakref.ref[Any]] = set()
         self.obtain_ticket: Callable[[str], object] | None = None
 
     @property
     def forked(self) -> bool:
         """Whether its threads run in the parent of this process."""
-        return self._process != os.getpid()
+        return self._process != this_process()
 
     def start(self) -> None:
         """Start the threads; all or none, also if an interrupt strikes."""
-        self._process = os.getpid()
+        self._process = this_process()
         try:
             super().start()
         except BaseException:
@@ -153,16 +153,13 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 raise TimeoutError("the time to connect is over")
         return seconds
 
-    @property
-    def open_connection(self) -> GatewaySocket | None:
-        """The connection on which our requests go out at once."""
-        connection = self._socket
-        return None if connection is None or self.forked or not connection.open else connection
-
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
         connection = self._socket
-        return connection is not None and (connection.writes() or connection.receives())
+        if connection is None:
+            return False
+        tells = connection.teller == threading.get_ident()
+        return tells or connection.writes() or connection.receives()
 
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> None:
         """Send our requests, or drop them; those that the user has queued in kazoo go before.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 from zklock._ground.mutexes import Mutex
+from zklock._ground.process import Process, this_process
 from zklock._telemetry.subscriptions import in_child
 
 
@@ -77,10 +77,10 @@ class OwnThreads:
     def _run(self, call: _Call) -> None:
         following: _Call | None = call
         del call
-        pid = os.getpid()
+        process = this_process()
         while following is not None:
-            _make(*following, pid)
-            if os.getpid() != pid:
+            _make(*following, process)
+            if this_process() != process:
                 return
             with self._guard:
                 following = self._waiting.popleft() if self._waiting else None
@@ -88,17 +88,19 @@ class OwnThreads:
                     self._running -= 1
 
 
-def _make(future: Future[Any], call: Callable[..., Any], what: tuple[Any, ...], pid: int) -> None:
+def _make(
+    future: Future[Any], call: Callable[..., Any], what: tuple[Any, ...], process: Process
+) -> None:
     """Make a call, unless it was cancelled. In a child that it has forked, tell nobody."""
     if not future.set_running_or_notify_cancel():
         return
     try:
         outcome = call(*what)
     except BaseException as error:
-        if in_child(pid):
+        if in_child(process):
             raise
         future.set_exception(error)
         del future  # the error has this frame: a circle
     else:
-        if not in_child(pid):
+        if not in_child(process):
             future.set_result(outcome)

@@ -86,8 +86,9 @@ class SharedBoard:
     """The shared memory, for the process that owns the shards.
 
     Others find it by ``path`` and ``mark``. On Linux it is in no directory, so that nothing is left
-    of it however this process ends. It is a file in the temporary directory elsewhere, and where
-    this process has changed its user; a kill leaves that file there.
+    of it however this process ends. It is a file in the temporary directory elsewhere, where this
+    process has changed its user, and where ``/proc`` is of another PID namespace; a kill leaves
+    that file there.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,8 @@ class SharedBoard:
         with contextlib.suppress(OSError, AttributeError):
             file = os.memfd_create("zklock-pool")
             try:
-                if Path("/proc/self/fd").stat().st_uid == os.geteuid():
+                mine = Path(f"/proc/{os.getpid()}")
+                if mine.samefile("/proc/self") and Path(mine, "fd").stat().st_uid == os.geteuid():
                     self._file, self.path = file, f"/proc/{os.getpid()}/fd/{file}"
             finally:
                 if not self.path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import BrokenExecutor, Executor, Future, InvalidStateError
@@ -15,6 +14,7 @@ from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
 from zklock._ground import threads
 from zklock._ground.events import Event
+from zklock._ground.process import this_process
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.own_threads import Calling, OwnThreads
 from zklock._telemetry.subscriptions import in_child
@@ -181,16 +181,16 @@ class Task:
     def _run(self, call: Callable[[], object]) -> None:
         if not self._begins.setdefault(None, True):
             return
-        pid = os.getpid()
+        process = this_process()
         try:
             call()
         except BaseException as error:
-            if in_child(pid):
+            if in_child(process):
                 raise
             self.end(error)
             del self  # the error has this frame: a circle
         else:
-            if not in_child(pid):
+            if not in_child(process):
                 self.end(None)
 
     def _error(self, queued: Future[Any]) -> BaseException | None:

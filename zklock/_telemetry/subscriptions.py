@@ -13,6 +13,7 @@ from typing import TypeAlias
 from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.events import Event as Flag
+from zklock._ground.process import Process, this_process
 from zklock._ground.records import log_fields
 from zklock._telemetry.events import Event, Lost, Released
 
@@ -147,13 +148,13 @@ def emit(event: Event, over: Over | None = None) -> None:
         subscription._put(event, over)
 
 
-def in_child(pid: int) -> bool:
+def in_child(process: Process) -> bool:
     """Whether users' code on a thread of ours has forked since, and has returned in the child.
 
-    ``pid``: the process before. The thread has to end then: it is the only one there, and locks may
+    ``process``: the one before. The thread has to end then: it is the only one there, and locks may
     be taken for ever. Nothing is told any more, as the thread for that would keep the process.
     """
-    if os.getpid() == pid:
+    if this_process() == process:
         return False
     for subscription in list(hooks):
         subscription.close()

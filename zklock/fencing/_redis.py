@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from zklock._ground.process import this_process
 from zklock.errors import OutcomeUnknown
 from zklock.fencing.guard import (
     NO_TOKEN,
@@ -207,7 +207,7 @@ class RedisMark(ABC):
             caller = self._executor.pop()
         except IndexError:
             caller = _Caller()
-        if caller.process != os.getpid():
+        if caller.process != this_process():
             caller = _Caller()
         caller.calls += 1
         return caller
@@ -324,4 +324,4 @@ class _Caller:
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
         self.calls = 0
-        self.process = os.getpid()  # a forked child must not continue its parent's numbers
+        self.process = this_process()  # a forked child must not continue its parent's numbers

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from zklock._ground.clock import clock
 from zklock._ground.loss import LossReason
+from zklock._ground.process import this_process
 from zklock._telemetry.events import (
     Connected,
     Disconnected,
@@ -84,7 +84,7 @@ class State:
         self._start_over()
 
     def _start_over(self) -> None:
-        self._process = os.getpid()
+        self._process = this_process()
         self._held: dict[tuple[int, str], Place] = {}
         self._places: dict[Place, None] = {}
         self._connected: dict[int, bool] = {}
@@ -94,7 +94,7 @@ class State:
         self._low = LowWater()
 
     def _here(self) -> None:
-        if self._process != os.getpid():  # a forked child holds nothing
+        if self._process != this_process():  # a forked child holds nothing
             self._start_over()
 
     def note(self, event: Event) -> None:

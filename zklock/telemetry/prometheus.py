@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from zklock._ground import threads
 from zklock._ground.loss import LossReason
+from zklock._ground.process import Process, this_process
 from zklock._telemetry.events import Event, Queued
 from zklock.telemetry import _metrics, subscribe
 from zklock.telemetry._state import State, itself, labeller
@@ -124,7 +125,7 @@ class _Shared:
     def __init__(self, metrics: LockMetrics) -> None:
         self._metrics = metrics
         self._mutex = threading.Lock()
-        self._process: int | None = None  # that has the thread
+        self._process: Process | None = None  # that has the thread
         self._gauges = {
             gauge: Gauge(
                 _name(gauge),
@@ -141,8 +142,8 @@ class _Shared:
     def refresh(self) -> None:
         """Write what is so now. On the subscription's thread and on its own."""
         with self._mutex:
-            if self._process != os.getpid():  # a forked child has no such thread
-                self._process = os.getpid()
+            if self._process != this_process():  # a forked child has no such thread
+                self._process = this_process()
                 threads.start(self._run, "zklock-metrics")
             self._write()
 

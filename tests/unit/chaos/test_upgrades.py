@@ -49,7 +49,7 @@ class Servers:
 def test_one_server_after_the_other_is_upgraded_between_two_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def schedule(seed: str, track: Track, session: float) -> Iterator[Fault]:
+    def schedule(seed: str, track: Track, session: float, pace: float) -> Iterator[Fault]:
         if track is Track.SERVERS:
             yield from [Fault(0.0, RESTART, 0.0, 0.0, 0.0)] * 3
 

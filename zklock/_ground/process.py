@@ -1,0 +1,34 @@
+"""Which process this is, to tell a forked child from its parent."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """A process, for its forked children and their parents.
+
+    A fork into another PID namespace may have the pid of its parent, as both are the first there;
+    so ``forks`` counts those behind it. C code may fork without Python's hooks: the pid tells then.
+    """
+
+    pid: int
+    forks: int
+
+
+_forks = 0
+
+
+def this_process() -> Process:
+    """Return the process that asks."""
+    return Process(os.getpid(), _forks)
+
+
+def _after_fork() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
