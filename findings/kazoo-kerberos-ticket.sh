@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # The guess: a Kerberos ticket that has ended costs a client its connection until kinit has renewed it, or the servers
 #   end the connection when it ends; a KDC matters when a program starts.
-# Instead: a ticket counts when a connection is made, and not later: a client whose ticket has ended goes on for hours. If
-#   it then loses the connection, kazoo takes the Kerberos library's error for a refusal by the servers ("Unknown error"),
-#   and closes the client for good, within milliseconds; kinit does not bring it back. Its nodes stay for a session
-#   timeout: it does not end its session. The same happens if only the KDC is away: each server has its own ticket, so a
-#   fail-over to another server asks the KDC, and a KDC that is silent is waited for half a minute.
-# Why it matters: a gap of seconds between two renewals, or a restart of the KDC, ends every lock whose client happens to
-#   reconnect in it. Have a ticket for each server in the cache before a connection is made, and take an error there for
-#   what it is: try again.
+# Instead: a ticket counts when a connection is made, and not later: a client whose ticket has ended goes on for hours.
+#   If it then loses the connection, kazoo takes the Kerberos library's error for a refusal by the servers ("Unknown
+#   error"), and closes the client for good, within milliseconds; kinit does not bring it back. Its nodes stay for a
+#   session timeout: it does not end its session. The same happens if only the KDC is away: each server has its own
+#   ticket, so a fail-over to another server asks the KDC, and a KDC that is silent is waited for half a minute.
+# Why it matters: a gap of seconds between two renewals, or a restart of the KDC, ends every lock whose client happens
+#   to reconnect in it. Have a ticket for each server in the cache before a connection is made, and take an error there
+#   for what it is: try again.
 # Seen: kazoo 2.11.0, pure-sasl 0.6.2, kerberos 1.3.1, ZooKeeper 3.9.3 (out of pyspark 4.0.1), MIT krb5 1.20.1 (Debian
 #   12: krb5-kdc, krb5-admin-server, krb5-user, libkrb5-dev, gcc), 2026-11-28. Needs Java.
 # Exit: 0 as described, 1 the behaviour has changed, 69 something could not be had.

@@ -3,7 +3,7 @@
 #   client.certReload, to use a renewed one.
 # Instead: certificates are looked at when a connection is made, and never again: client and server go on for as long as
 #   their connection lasts, and nothing is logged. The first lost connection afterwards cannot be made again. The server
-#   reads its files for each connection: a certificate that is renewed in place works at once, without restart or reload.
+#   reads its files for each connection: a certificate that is renewed in place works at once, without a restart.
 # Why it matters: an expired certificate is an outage that waits for the next network fault, and then takes all locks of
 #   all clients at once, hours after the date. A test of the connection says nothing; look at the dates.
 # Seen: ZooKeeper 3.9.3 (out of pyspark 4.0.1), kazoo 2.11.0, OpenSSL 3.0, Java 17, 2026-11-28. Needs Java and openssl.

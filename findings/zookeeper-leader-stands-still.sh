@@ -2,11 +2,12 @@
 # The guess: a leader that hangs is replaced as fast as one that dies, and a client that is connected to a follower, and
 #   pings it all the time, keeps its session meanwhile.
 # Instead: a leader that stands still (a long garbage collection, SIGSTOP, a hypervisor) is followed for
-#   syncLimit * tickTime, 10 s with the sample configuration: reads and pings are answered, and no write is. Killed, it is
-#   replaced within a second or two. If it goes on before that, but after a session timeout, it first looks at its clock,
-#   and expires the sessions of clients that were connected and answered without a break.
-# Why it matters: "connected, and pings come back" says nothing about the lock for those ten seconds, and then it is gone.
-#   A holder must count what a quorum has confirmed; and syncLimit * tickTime should be well below the session timeout.
+#   syncLimit * tickTime, 10 s with the sample configuration: reads and pings are answered, and no write is. Killed, it
+#   is replaced within a second or two. If it goes on before that, but after a session timeout, it first looks at its
+#   clock, and expires the sessions of clients that were connected and answered without a break.
+# Why it matters: "connected, and pings come back" says nothing about the lock for those ten seconds, and then it is
+#   gone. A holder must count what a quorum has confirmed; and syncLimit * tickTime should be well below the session
+#   timeout.
 # Seen: ZooKeeper 3.9.3 (out of pyspark 4.0.1), kazoo 2.11.0, 2026-11-28. Needs Java.
 # Exit: 0 as described, 1 the behaviour has changed, 69 something could not be had.
 set -euo pipefail
