@@ -438,13 +438,13 @@ class TestExpired:
     def test_of_a_server(self, tmp_path: Path) -> None:
         authority, (tls_port,) = Authority(tmp_path), free_ports()
         cause = r"CERTIFICATE_VERIFY_FAILED: certificate has expired \(renew its certificate"
-        with (
-            secure_server(authority, tmp_path, tls_port, days=-1) as server,
-            pytest.raises(zklock.NoAnswer, match=cause),
-        ):
-            zklock.connect(
-                server.hosts, use_ssl=True, start_timeout=1, ca=str(authority.certificate)
-            )
+        options: dict[str, Any] = {"use_ssl": True, "ca": authority.certificate}
+        with secure_server(authority, tmp_path, tls_port, days=-1) as server:
+            with pytest.raises(zklock.NoAnswer, match=cause):
+                zklock.connect(server.hosts, start_timeout=1, **options)
+            authority.certify("server")
+            with zklock.connect(server.hosts, start_timeout=SOON, **options) as client:
+                assert client.connected
 
 
 class TestRotation:
