@@ -208,20 +208,6 @@ class Server:
         self.commit(Created(path, data, owner))
         return path
 
-    def _create_all(self, creates: tuple[Any, ...], owner: int) -> Any:
-        """Create all, or nothing → their paths."""
-        begin, made = len(self.log), []
-        for each in creates:
-            path = self.create(each.prefix, each.data, owner)
-            if isinstance(path, Failure):
-                del self.log[begin:]
-                self.tree = Tree()
-                for txn in self.log:
-                    self.tree.apply(txn)
-                return failure(path, each.prefix)
-            made.append(path)
-        return tuple(made)
-
     def make_path(self, path: str) -> Failure | None:
         if path in self.tree.nodes:
             return None
@@ -269,8 +255,6 @@ class Server:
                 if isinstance(path, Failure):
                     return failure(path, prefix)
                 return Node(path, data, session, mine=True)
-            case Transaction((Create(), *_) as creates):
-                return self._create_all(creates, session)
             case MakePath(path):
                 why = self.make_path(path)
                 return failure(why, path) if why else None
@@ -443,10 +427,10 @@ class NoSession:
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False
 
-    def release_grants(self, *grants: Any, awaited: bool = False) -> Any:
+    def release_grant(self, grant: Any, *, awaited: bool = False) -> Any:
         raise NotImplementedError
 
-    def finish(self, *grants: Any) -> None:
+    def finish(self, grant: Any) -> None:
         raise NotImplementedError
 
     def confirmed(self, grant: Any, sent: float, there: bool) -> None:
@@ -541,15 +525,6 @@ class Client(NoSession):
             self._awaiting.append(attempt)
             return None
         return self._give(claim) if attempt.accept() else None
-
-    def claim_all(
-        self, attempt: Attempt[Any], claims: tuple[Claim, ...]
-    ) -> tuple[FakeGrant, ...] | None:
-        refused, self.refusals = self.refusals, max(0, self.refusals - 1)
-        own = all(claim.path in self._own for claim in claims)
-        if refused or not self.alive or not own or not attempt.accept():
-            return None
-        return tuple(map(self._give, claims))
 
     def _give(self, claim: Claim) -> FakeGrant:
         name = names.parse(claim.path.rpartition("/")[2])

@@ -46,8 +46,8 @@ class Authority:
             *("-keyout", "ca.key", "-out", "ca.pem"),
         )
 
-    def certify(self, name: str) -> Path:
-        """Return a file with a private key and a certificate for loopback."""
+    def certify(self, name: str, days: int = 2) -> Path:
+        """Return a file with a private key and a certificate for loopback; -1 days: an old one."""
         self.openssl(
             *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
             *("-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"),
@@ -56,7 +56,8 @@ class Authority:
         extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
         self.openssl(
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
-            *("-CAcreateserial", "-days", "2", "-extfile", "extensions", "-out", f"{name}.crt"),
+            *("-CAcreateserial", "-days", str(days)),
+            *("-extfile", "extensions", "-out", f"{name}.crt"),
         )
         both = self.folder / f"{name}.pem"
         parts = [(self.folder / f"{name}.{part}").read_text() for part in ("key", "crt")]
@@ -76,10 +77,12 @@ class Authority:
 
 
 @contextlib.contextmanager
-def secure_server(authority: Authority, folder: Path, tls_port: int) -> Iterator[ZooKeeperServer]:
+def secure_server(
+    authority: Authority, folder: Path, tls_port: int, days: int = 2
+) -> Iterator[ZooKeeperServer]:
     """Run a server that takes TLS and plain connections on one port, and SASL on both.
 
-    Another port takes TLS alone.
+    Another port takes TLS alone. ``days``: for how long its certificate is valid.
     """
     # Certificates are files that the server reads, so it must be a process beside this one.
     backend = backend_or_skip("java")
@@ -89,7 +92,7 @@ def secure_server(authority: Authority, folder: Path, tls_port: int) -> Iterator
             "serverCnxnFactory": NETTY,
             "client.portUnification": "true",
             "secureClientPort": str(tls_port),
-            "ssl.keyStore.location": str(authority.certify("server")),
+            "ssl.keyStore.location": str(authority.certify("server", days)),
             "ssl.trustStore.location": str(authority.certificate),
             "ssl.clientAuth": "want",
             "authProvider.1": SASL,

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 import zklock
-from tests.contract.support import SOON, gone, granted
+from tests.contract.support import SOON, gone, granted, open_connection
 from zklock import telemetry
 from zklock.testing import wait_for
 
@@ -196,6 +196,7 @@ def locking(
     "multi …" uses a ``MultiLock``, "election …" a ``LeaderElection``. "again …" uses an ``RLock``
     that this thread holds, and "beside …" a ``ReadLock``: one use more is struck, and the one
     before must be left. "kept …" uses a lock that has stayed, "keep …" one that will stay.
+    "queued …" waits for another client, which releases when this thread reads events itself.
     ``twice``: a second one strikes who is seeing to the first, if that takes long enough.
     """
     ledger = Ledger()
@@ -213,14 +214,34 @@ def locking(
         lock = zklock.LeaderElection(client, path + "/a")
     taken: list[zklock.Grant | zklock.MultiGrant | None] = []
     outer: list[zklock.Grant] = []
+    others: list[tuple[threading.Thread, threading.Event]] = []
+
+    def reads_events() -> bool:
+        connection = open_connection(client.handler)
+        reading = connection.reading if connection is not None else None
+        return reading is not None and not reading.batch
+
+    def let_go(held: zklock.Grant, over: threading.Event) -> None:
+        wait_for(lambda: reads_events() or over.is_set(), SOON, interval=0.001)
+        held.release()
 
     def begin() -> None:
+        if how.startswith("queued"):
+            over = threading.Event()
+            held = granted(zklock.Lock(onlooker, paths[0]))
+            thread = threading.Thread(target=let_go, args=(held, over))
+            others.append((thread, over))
+            thread.start()
         if again is not None:
             outer.append(granted(locks[0]))
         for _ in range(2 if how.startswith("kept") else 0):  # then the queue is watched
             granted(locks[0]).release()
 
     def end() -> None:
+        for thread, over in others:
+            over.set()
+            thread.join()
+        others.clear()
         for grant in taken:
             assert grant is not None
             if again is None:

@@ -53,6 +53,12 @@ def children(client: Any, path: str) -> list[str]:
     return sorted(names, key=lambda name: name[-10:])
 
 
+def open_connection(handler: Any) -> Any:
+    """Return the connection on which zklock's requests go out at once, if there is one."""
+    connection = handler._socket
+    return None if connection is None or handler.forked or not connection.open else connection
+
+
 def reaches(client: Any, time: float) -> None:
     """Wait for a time of the clock that a session goes by: in a simulation it is another one."""
     wait_for(lambda: now_of(client) >= time, SOON, lambda: f"{time}, but it is {now_of(client)}")

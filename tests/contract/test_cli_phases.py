@@ -316,37 +316,6 @@ def test_an_identity_must_be_text(zk: Commands, zklock_path: str) -> None:
     assert b"not UTF-8 text" in done.stderr
 
 
-HELPED = ["", "run", "elect", "show", "ls", "check", "break", "demo"]
-HELPS = """
-import sys
-from zklock.cli import main
-for command in sys.argv[1:]:
-    try:
-        status = main([*command.split(), "--help"])
-    except SystemExit as end:
-        status = end.code
-    print("status", status, flush=True)
-"""
-
-
-@pytest.mark.parametrize("options", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
-def test_help_is_for_every_terminal(options: dict[str, str], zk: Commands) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HELPS, *HELPED],
-        env={**zk.environ, **options},
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    *helps, rest = done.stdout.split(b"status 0\n")
-    assert (len(helps), rest) == (len(HELPED), b"")
-    for command, said in zip(HELPED, helps, strict=True):
-        assert said.startswith(f"usage: zklock {command}".encode().rstrip()), command
-        assert said.isascii(), command
-        assert b"\\u" not in said, command
-
-
 def test_identities_are_shown_on_every_terminal(
     zk: Commands, zklock_path: str, zklock_client: KazooClient
 ) -> None:

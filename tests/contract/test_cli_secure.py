@@ -280,7 +280,7 @@ def test_what_a_server_behind_tls_grants_is_measured(
     assert measured is not None
     assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
     said = servers.server(secured.host, tls_port, nobody, ssl.create_default_context()).trouble
-    assert said == "was refused by TLS: CERTIFICATE_VERIFY_FAILED"
+    assert "was refused by TLS: CERTIFICATE_VERIFY_FAILED: unable to get" in str(said)
 
 
 PAGE = (ROOT / "docs" / "commands" / "connecting.md").read_text()

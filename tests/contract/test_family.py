@@ -993,7 +993,7 @@ class TestMultiLock:
         gone(other, min(paths))
         last.release()
 
-    @pytest.mark.parametrize(("clients", "look"), [("one", 2), ("two", 1)])
+    @pytest.mark.parametrize("clients", ["one", "two"])
     def test_is_cancelled_just_before_it_waits(
         self,
         z: Any,
@@ -1003,7 +1003,6 @@ class TestMultiLock:
         paths: list[str],
         monkeypatch: pytest.MonkeyPatch,
         clients: str,
-        look: int,
     ) -> None:
         first, last = sorted(paths)[0], max(paths)
         held = granted(z.Lock(other, last))
@@ -1011,11 +1010,11 @@ class TestMultiLock:
         locks.append(z.Lock(client if clients == "one" else zklock_connect(), last))
         multi = z.MultiLock(locks)
         inner = vars(multi).get("_lock", multi)
-        looks, check = iter(range(1, 10)), LockBase._check_own
+        check = LockBase._check_own
 
         def cancelling(lock: LockBase[Any], *, waits: bool) -> None:
             check(lock, waits=waits)
-            if lock.path == last and next(looks) == look:
+            if lock.path == last:
                 inner.cancel()
 
         monkeypatch.setattr(LockBase, "_check_own", cancelling)
@@ -1027,7 +1026,13 @@ class TestMultiLock:
         queued(other, last, 1)
         held.release()
 
-    def test_free_ones_are_taken_in_one_transaction(
+    def asked(self, proxy: FaultProxy, mark: int) -> list[Frame]:
+        """Return what was asked since then about contenders."""
+        some = {"create2", "delete", "getChildren2"}
+        frames = [frame for frame in proxy.frames if frame.number > mark and frame.op in some]
+        return [frame for frame in frames if frame.kind is FrameKind.REQUEST]
+
+    def test_free_ones_are_asked_for_and_given_back_without_waiting_in_between(
         self,
         z: Any,
         zklock_proxy: FaultProxy,
@@ -1035,40 +1040,48 @@ class TestMultiLock:
         other: Any,
         zklock_path: str,
     ) -> None:
-        other.ensure_path(zklock_path)
-        client = zklock_connect(f"{zklock_proxy.hosts}{zklock_path}", timeout=60.0)
-        paths = [f"/{number}" for number in range(5)]
-        for path in paths:
-            client.ensure_path(path)
+        paths = [f"{zklock_path}/{number}" for number in range(5)]
         kinds = [z.Lock, z.ReadLock, z.WriteLock, z.RLock, z.Lock]
+        client = zklock_connect(zklock_proxy.hosts, timeout=60.0)
         multi = z.MultiLock([kind(client, each) for kind, each in zip(kinds, paths, strict=True)])
-
-        def asked(mark: int) -> list[str]:
-            """Return what was asked since then about all of them, or about their queues."""
-            frames = [frame for frame in zklock_proxy.frames if frame.number > mark]
-            asked = [frame for frame in frames if frame.kind is FrameKind.REQUEST]
-            size = 5 * len(zklock_path)  # a heartbeat is a smaller transaction
-            some = {"create2", "delete", "getChildren2"}
-            return [it.op for it in asked if it.op in some or (it.op == "multi" and it.size > size)]
-
         multi.acquire().release()
-        for path in paths:
-            gone(other, zklock_path + path)
         mark = zklock_proxy.mark()
-        grant = multi.acquire()
-        assert asked(mark) == ["multi", *["getChildren2"] * 5]
-        grant.verify(SOON)
+        zklock_proxy.hold(to_server=False)
+        pending = run(multi.acquire)
+        wait_for(lambda: len(self.asked(zklock_proxy, mark)) == 10, SOON)
+        zklock_proxy.release()
+        grant = pending.result(SOON)
+        assert [it.op for it in self.asked(zklock_proxy, mark)] == ["create2", "getChildren2"] * 5
         for path, each in zip(paths, grant.grants, strict=True):
-            (node,) = children(other, zklock_path + path)
-            assert each.path == f"{path}/{node}"
-            (contender,) = z.Lock(other, zklock_path + path).contenders()
-            assert contender.token == each.token
+            (contender,) = z.Lock(other, path).contenders()
+            assert (contender.path, contender.token) == (each.path, each.token)
             assert contender.session_id == each.session_id
         mark = zklock_proxy.mark()
-        multi.release()
+        zklock_proxy.hold(to_server=False)
+        releasing = run(grant.release)
+        wait_for(lambda: len(self.asked(zklock_proxy, mark)) == 5, SOON)
+        assert {it.op for it in self.asked(zklock_proxy, mark)} == {"delete"}
+        zklock_proxy.release()
+        releasing.result(SOON)
         for path in paths:
-            gone(other, zklock_path + path)
-        assert asked(mark) == ["multi"]
+            gone(other, path)
+
+    def test_of_those_that_do_not_wait_one_gets_all(
+        self,
+        z: Any,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        zklock_path: str,
+    ) -> None:
+        """It asks for the next one when it has got one: so it never holds what another lacks."""
+        paths = [f"{zklock_path}/{number}" for number in range(3)]
+        client = zklock_connect(zklock_proxy.hosts, timeout=60.0)
+        multi = z.MultiLock([z.Lock(client, each) for each in paths])
+        multi.acquire().release()
+        mark = zklock_proxy.mark()
+        multi.acquire(blocking=False).release()
+        frames = [it for it in zklock_proxy.frames if it.number > mark and it.op == "create2"]
+        assert [it.kind for it in frames] == [FrameKind.REQUEST, FrameKind.REPLY] * 3
 
     def test_waits_with_nothing_behind_the_one_that_it_waits_for(
         self, z: Any, client: Any, other: Any, paths: list[str]
@@ -1087,9 +1100,7 @@ class TestMultiLock:
         assert grant.grants[1].path == f"{second}/{mine}"
         grant.release()
 
-    def test_of_more_than_fit_into_a_transaction(
-        self, client: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_of_many(self, client: Any, other: Any, zklock_path: str) -> None:
         paths = [f"{zklock_path}/{number:03}" for number in range(150)]
         held = granted(zklock.Lock(other, paths[140]))
         multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
@@ -1101,19 +1112,6 @@ class TestMultiLock:
         multi.release()
         for path in paths:
             gone(other, path)
-
-    def test_of_large_contenders(self, client: Any, other: Any, zklock_path: str) -> None:
-        """Together they would not fit into a request, which would end the connection."""
-        session_id = client.client_id[0]
-        paths = [f"{zklock_path}/{number}{'x' * 130_000}" for number in range(8)]
-        locks = [zklock.Lock(client, path, identity="y" * 4096) for path in paths]
-        for _ in range(2):  # the first one makes the paths
-            with zklock.MultiLock(locks, timeout=4 * SOON) as grant:
-                assert grant.held
-        for path in paths:
-            gone(other, path)
-            other.delete(path)
-        assert client.client_id[0] == session_id
 
     @pytest.mark.parametrize("of", ["all", "one"])
     def test_is_cancelled_before_there_is_an_answer(

@@ -11,7 +11,7 @@ import pytest
 from kazoo.security import make_digest_acl
 
 import zklock
-from tests.contract.support import SOON, granted, run
+from tests.contract.support import SOON, granted, open_connection, run
 from zklock import aio
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 @pytest.fixture
 def client(zklock_proxy: FaultProxy, zklock_connect: Callable[..., Any]) -> Any:
     client = zklock_connect(zklock_proxy.hosts)
-    wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
+    wait_for(lambda: open_connection(client.handler) is not None, SOON, "the line")
     return client
 
 

@@ -17,7 +17,7 @@ import pytest
 from kazoo.security import Permissions, make_acl, make_digest_acl
 
 import zklock
-from tests.contract.secure import PASSWORD, USER, Authority
+from tests.contract.secure import PASSWORD, USER, Authority, secure_server
 from tests.contract.support import (
     ROOT,
     SOON,
@@ -30,6 +30,7 @@ from tests.contract.support import (
 )
 from zklock import aio
 from zklock.testing import FaultProxy, ZooKeeperServer
+from zklock.testing.ports import free_ports
 
 Connect = Callable[..., Any]
 
@@ -404,6 +405,46 @@ def test_a_root_that_may_not_be_read(
             with zklock.Lock(client, "/lock"):
                 pass
             client.delete("/lock")
+
+
+class TestExpired:
+    """A certificate counts when a connection is made, and not later."""
+
+    def test_of_a_holder(
+        self,
+        secured: ZooKeeperServer,
+        authority: Authority,
+        zklock_connect: Connect,
+        path: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        file = str(authority.certify("holder"))
+        options: dict[str, Any] = {"ca": authority.certificate, "certfile": file, "keyfile": file}
+        losses = Losses()
+        client = zklock_connect(secured.hosts, timeout=4.0, use_ssl=True, **options)
+        lock = zklock.Lock(client, path, on_lost=losses)
+        grant = granted(lock)
+        authority.certify("holder", days=-1)
+        grant.verify(SOON)
+        client.handler.drop()
+        assert losses.one().reason is zklock.LossReason.LEASE_LAPSED
+        assert "ALERT_CERTIFICATE_" in caplog.text
+        with pytest.raises(zklock.NoAnswer, match=r"ALERT_CERTIFICATE_.*client certificate"):
+            zklock.connect(secured.hosts, use_ssl=True, start_timeout=1, **options)
+        authority.certify("holder")
+        granted(lock, timeout=SOON).release()
+        caplog.clear()  # its records keep such sockets
+
+    def test_of_a_server(self, tmp_path: Path) -> None:
+        authority, (tls_port,) = Authority(tmp_path), free_ports()
+        cause = r"CERTIFICATE_VERIFY_FAILED: certificate has expired \(renew its certificate"
+        with (
+            secure_server(authority, tmp_path, tls_port, days=-1) as server,
+            pytest.raises(zklock.NoAnswer, match=cause),
+        ):
+            zklock.connect(
+                server.hosts, use_ssl=True, start_timeout=1, ca=str(authority.certificate)
+            )
 
 
 class TestRotation:

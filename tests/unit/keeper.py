@@ -141,7 +141,7 @@ class Keeper(Client):
         super().__init__(server)
         self.world = world
         self.guard = Guard()
-        self.places: dict[Any, Any] = {}
+        self.place = Place(self)  # type: ignore[arg-type]
         self.nodes: dict[str, GrantBase | None] = {}
         self.dead: set[str] = set()
         """Nodes that are deleted, and not by the client: it does not know of that yet."""
@@ -151,6 +151,9 @@ class Keeper(Client):
         self.epochs = emit.Epochs()
 
     # For places and grants.
+
+    def has_guard(self) -> bool:
+        return self.interrupted
 
     def now(self) -> float:
         return self.time
@@ -199,8 +202,7 @@ class Keeper(Client):
     ) -> Attempt[Any]:
         return Attempt(self, what, recover=recover, terms=terms)
 
-    def release_grants(self, *grants: GrantBase, awaited: bool = False) -> Attempt[None]:
-        (grant,) = grants
+    def release_grant(self, grant: GrantBase, *, awaited: bool = False) -> Attempt[None]:
         emit.released(grant, self.time)
         attempt: Attempt[None] = self.attempt(grant._give_back(), recover=grant._give_back)
         if self.interrupted:
@@ -214,10 +216,9 @@ class Keeper(Client):
         attempt.start()
         grant._release_begun = True
 
-    def finish(self, *grants: GrantBase) -> None:
-        for grant in grants:
-            if grant.released and not grant._release_begun:
-                self.release_grants(grant)
+    def finish(self, grant: GrantBase) -> None:
+        if grant.released and not grant._release_begun:
+            self.release_grant(grant)
 
     # For attempts.
 
@@ -294,9 +295,6 @@ class User:
     @property
     def idle(self) -> bool:
         return self.waiter is None and self.grant is None
-
-
-KEY = "key"
 
 
 class World:
@@ -419,7 +417,7 @@ class World:
     def _asked(self) -> Iterator[tuple[str, Step]]:
         if any(self.client.nodes.values()):
             yield "request", ("request", 0)
-        if self.client.places:
+        if _used(self.client.place):
             yield "rebuild", ("rebuild", 0)
         for user in self.users:
             if user.waiter is not None:
@@ -466,8 +464,8 @@ class World:
         self.asks -= 1
         user, client = self.users[number], self.client
         terms = GrantOptions(PATH, "", Grant, owner=number, keep=KEEPS[number % len(KEEPS)])
-        place = client.places.get(KEY)
-        if place is not None:
+        place = client.place
+        if place.idle:
             try:
                 grant = place.take(terms)
             except KeyboardInterrupt:
@@ -477,7 +475,7 @@ class World:
                 grant._kept = True
                 self._got(user, grant)
                 return
-        waiter = Waiter(client, KEY, terms, self._contend, patient=patient)  # type: ignore[arg-type]
+        waiter = Waiter(place, terms, self._contend, patient=patient)
         try:
             user.waiter, user.left = waiter, not patient
             self.order.append(number)
@@ -618,7 +616,7 @@ class World:
         assert all(grant._ended for grant in self.grants), "a grant is left that nobody has"
         ours = self._ours()
         if not ours:
-            assert not client.places, "a place is left"
+            assert not _used(client.place), "a place has something left"
             assert not client.nodes, "a node is left in mind"
             assert not client.attempts, "an attempt goes on"
             assert self.struck or not client.alarms, "an alarm is left"
@@ -769,6 +767,10 @@ def _expire(world: World, number: int) -> None:
     world.server.expire(world.client.session, lingering=True)
 
 
+def _used(place: Place) -> bool:
+    return bool(place._kept or place._waiters or place._contender)
+
+
 def _request(world: World, number: int) -> None:
     for path, grant in list(world.client.nodes.items()):
         if grant is not None:
@@ -777,7 +779,7 @@ def _request(world: World, number: int) -> None:
 
 
 def _rebuild(world: World, number: int) -> None:
-    world.client.places[KEY].rebuild()
+    world.client.place.rebuild()
 
 
 def _signal(world: World, number: int) -> None:
@@ -863,7 +865,7 @@ class _Spelling(Merging):
         self.words += (world.left, world.asks, world.tries, world.comes, world.ages)
         self.words += (world.struck, world.rebuilt, world.goes_early)
         self.add(client)
-        self.add((client.places, client.interrupted, client.deferred._calls))
+        self.add((client.place, client.interrupted, client.deferred._calls))
         self.all(
             "nodes", [each for path in sorted(client.nodes) for each in (path, client.nodes[path])]
         )

@@ -91,18 +91,6 @@ def test_what_a_request_costs() -> None:
     assert [len(client.sent) for client in world.clients] == sent
 
 
-def test_where_nobody_leads() -> None:
-    world = World("a")
-    assert outcome_of(world, released(world, 0)) is None
-    asker = Client(world.server)
-    for path in (PATH, "/elections/none"):
-        first = partial(queries.contenders, path, limit=1)
-        asked = Attempt(asker, revoke.request_release(first)).start()
-        settle([asker])
-        assert outcome(asked) == []
-    assert world.server.tree.nodes[PATH].data == b""
-
-
 def test_a_lock_on_the_path_is_asked_through_its_own_node() -> None:
     server = Server()
     server.make_path(PATH)

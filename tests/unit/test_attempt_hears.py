@@ -145,12 +145,25 @@ def test_who_may_not_read_waits_as_long_as_it_wanted(host: Reading, moment: Mome
 
 def test_who_hears_nothing_more_waits_for_other_threads(host: Reading) -> None:
     attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND).attempt
-    host.happens.append(lambda: answered(host))
+    host.happens += [lambda: answered(host), lambda: False]
     assert not attempt.wait(3.0)
-    assert host.seen == [(FIRST, 3.0)]
+    assert host.seen == [(FIRST, 3.0), ((), 3.0)]
     assert host.limits == [3.0]
     attempt.watched(BEFORE, deleted=True)
     assert (host.awaited, host.sent) == ([FIRST], [SECOND])
+
+
+def test_who_waits_in_a_queue_hears_the_events_of_the_first_moment(host: Reading) -> None:
+    def goes() -> bool:
+        attempt.watched(BEFORE, deleted=True)
+        return True
+
+    attempt = begun(host, FIRST, Wait(BEFORE, OWN), SECOND, Wait(BEFORE, OWN)).attempt
+    host.happens += [lambda: answered(host), goes, lambda: answered(host), lambda: True]
+    assert not attempt.wait(3.0)
+    assert host.awaited == [FIRST, SECOND]
+    assert [batch for batch, _ in host.seen] == [FIRST, (), SECOND, ()]
+    assert host.sent == []
 
 
 @pytest.mark.parametrize("other", [ME - 1, ME + 1])

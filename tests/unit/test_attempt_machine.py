@@ -108,9 +108,6 @@ class Host(NoSession):
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         self._called()
 
-    def claim_all(self, attempt: Attempt[Any], claims: tuple[Claim, ...]) -> Any:
-        raise NotImplementedError
-
     def delete_orphan(self, node: str) -> None:
         self.swept.append(node)
 

@@ -17,7 +17,6 @@ from zklock._engine.transition_table import IllegalStep
 from zklock._recipes.effects import (
     Batch,
     Claim,
-    ClaimAll,
     Create,
     Event,
     Exists,
@@ -28,7 +27,6 @@ from zklock._recipes.effects import (
     Recipe,
     Request,
     Sync,
-    Transaction,
     Wait,
     Watch,
     WatchExists,
@@ -84,9 +82,6 @@ class Noting(Host):
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         return self.grants if self.grants is not None and attempt.accept() else None
 
-    def claim_all(self, attempt: Attempt[Any], claims: tuple[Claim, ...]) -> Any:
-        return self.grants if self.grants is not None and attempt.accept() else None
-
     def answer(self, *results: Any) -> None:
         """Answer the oldest batch."""
         self.batches.pop(0).done(results)
@@ -132,10 +127,9 @@ def test_its_host_knows_it_from_its_start_to_its_end(host: Noting) -> None:
 
 
 def test_its_host_finds_the_terms_and_what_it_has_told(host: Noting) -> None:
-    terms = tuple(GrantOptions(path, "me", Grant) for path in ("/one", "/two"))
-    attempt = Asking(host, terms=terms[0], joint=terms).attempt
-    assert attempt.terms is terms[0]
-    assert attempt.joint is terms
+    terms = GrantOptions("/one", "me", Grant)
+    attempt = Asking(host, terms=terms).attempt
+    assert attempt.terms is terms
     assert (attempt.began, attempt.heard, attempt.told) == (None, None, False)
 
 
@@ -166,16 +160,6 @@ def test_what_was_granted_cannot_be_given_up(host: Noting) -> None:
     assert asking.attempt.cancel() is False
     host.answer(None)
     assert asking.attempt.result() == "the end"
-
-
-def test_several_claims_are_answered_at_once(host: Noting) -> None:
-    both = ClaimAll((claim(OWN), claim(OTHER)))
-    host.grants = object(), object()
-    assert Asking(host, both).start().answers == [host.grants]
-    host.grants = None
-    refused = Asking(host, both).start()
-    assert refused.answers == [None]
-    assert refused.attempt.done
 
 
 def test_a_claim_for_which_there_can_be_no_lease_fails(host: Noting) -> None:
@@ -320,13 +304,12 @@ def test_pauses_grow_while_zookeeper_is_busy_and_begin_anew_after_an_answer(host
 def test_nodes_that_a_late_answer_brings_are_swept(host: Noting) -> None:
     """Whoever asked for them has gone on without them."""
     creates = Create(f"{PATH}/c-", b""), Create(f"{PATH}/d-", b"")
-    batch = (Sync(PATH), *creates, Exists(OTHER), Transaction(creates), Transaction(creates))
+    batch = (Sync(PATH), *creates, Exists(OTHER))
     asking = Asking(host, batch).start()
     asking.attempt.session_replaced(ClientClosed("closed"))
     assert asking.attempt.done
-    many = (f"{PATH}/e-1", f"{PATH}/e-2")
-    host.answer(None, node(OWN), DROPPED, node(OTHER), many, DROPPED)
-    assert host.swept == [OWN, *many]
+    host.answer(None, node(OWN), DROPPED, node(OTHER))
+    assert host.swept == [OWN]
 
 
 # Clean-ups.

@@ -15,12 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kazoo.exceptions import SessionExpiredError
 
+from tests.contract.secure import Authority
 from tests.contract.struck import Moments
+from tests.contract.support import open_connection
 from tests.unit.testing.wire import (
     AUTH,
     CONNECT,
@@ -34,6 +38,7 @@ from tests.unit.testing.wire import (
 )
 from zklock._ground import threads
 from zklock._ground.clock import clock
+from zklock._ground.interrupts import raised_by_the_call
 from zklock._kazoo import client_state, gateway
 from zklock._kazoo.client_state import WireObserver
 from zklock._kazoo.gateway import GatewaySocket
@@ -301,11 +306,11 @@ class TestTheLine:
 
     def test_opens_in_the_main_loop(self) -> None:
         kazoo = Kazoo()
-        lines = [kazoo.handler.open_connection]  # kazoo still authenticates
+        lines = [open_connection(kazoo.handler)]  # kazoo still authenticates
         kazoo.run()
-        lines.append(kazoo.handler.open_connection)
+        lines.append(open_connection(kazoo.handler))
         kazoo.close()
-        lines.append(kazoo.handler.open_connection)
+        lines.append(open_connection(kazoo.handler))
         assert lines == [None, kazoo.connection, None]
 
     def test_closes_with_the_request_to_end_the_session(self, kazoo: Kazoo, rides: Rides) -> None:
@@ -313,7 +318,7 @@ class TestTheLine:
         kazoo.run()
         kazoo.ask(CLOSE)
         kazoo.run()
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
         rides.ride("/after")
         kazoo.far.sendall(answers(1, rest=b"!"))  # what went before is still answered
         assert len(kazoo.sent()) == 2
@@ -336,7 +341,7 @@ class TestTheLine:
 
     def test_closes_when_the_connection_is_dropped(self, kazoo: Kazoo) -> None:
         kazoo.handler.drop()
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
 
     @pytest.mark.parametrize("flag", [b"\1", b"\0", b""])
     def test_stays_closed_at_a_server_that_only_reads(self, flag: bytes) -> None:
@@ -344,7 +349,7 @@ class TestTheLine:
         kazoo.connection.close()
         kazoo.connect(connected=frame(CONNECTED[4:-1] + flag))
         kazoo.run()
-        assert (kazoo.handler.open_connection is None) == (flag == b"\1")
+        assert (open_connection(kazoo.handler) is None) == (flag == b"\1")
         rides = Rides(kazoo)
         rides.ride("/a")
         assert rides.heard == ([("/a", None, b"")] if flag == b"\1" else [])
@@ -356,7 +361,7 @@ class TestTheLine:
         over = struct.pack(">iiqi16s?", 0, 0, 0, 16, bytes(16), False)
         kazoo.connect(connected=frame(over))
         kazoo.run()
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
         kazoo.close()
 
     def test_is_no_other_connection_of_kazoo(self, kazoo: Kazoo) -> None:
@@ -369,7 +374,7 @@ class TestTheLine:
         assert word.recv(10) == b"answer"
         word.close()
         far.close()
-        assert kazoo.handler.open_connection is kazoo.connection
+        assert open_connection(kazoo.handler) is kazoo.connection
 
 
 class TestReplies:
@@ -962,6 +967,76 @@ class TestTheReader:
         assert kazoo.connection.fileno() == -1
 
 
+class OverTls(Kazoo):
+    """kazoo's thread over TLS; a thread of its own reads."""
+
+    def __init__(self, authority: Authority) -> None:
+        pem = authority.certify("localhost")
+        self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._server.load_cert_chain(pem)
+        self._client = ssl.create_default_context(cafile=authority.certificate)
+        handler = Handler()
+        handler._wanted = SOON
+        super().__init__(handler)
+
+    def pair(self) -> socket.socket:
+        near, far = super().pair(), self.far
+        near.settimeout(SOON)
+        with ThreadPoolExecutor() as pool:
+            served = pool.submit(self._server.wrap_socket, far, server_side=True)
+            safe = self._client.wrap_socket(near, server_hostname="localhost")
+            self.far = served.result(SOON)
+        self.ends.append(self.far)
+        safe.setblocking(False)
+        return safe
+
+
+class TestSendingOverTls:
+    """Python's ``ssl`` makes the system call in a function of its own."""
+
+    def test_what_the_server_does_not_take_at_once_is_sent_later(self, tmp_path: Path) -> None:
+        kazoo = OverTls(Authority(tmp_path))
+        kazoo.connection.close()
+        kazoo.connect(near_buffer=4096)
+        kazoo.run()
+        rides = Rides(kazoo)
+        wanted = [f"/{number}-" + "x" * 3000 for number in range(100)]
+        for name in wanted:
+            rides.ride(name)
+        assert names(split(taken(kazoo, sum(len(name) + 17 for name in wanted)))) == wanted
+        kazoo.close()
+
+    def test_a_broken_connection_is_no_error_of_the_caller(self, tmp_path: Path) -> None:
+        kazoo = OverTls(Authority(tmp_path))
+        kazoo.run()
+        rides, over = Rides(kazoo), threading.Event()
+        rides.then = over.set
+        with kazoo.connection._receiving:  # the reader does not notice it first
+            kazoo.far.close()
+            rides.ride("/a")
+        kazoo.run()
+        assert over.wait(SOON)
+        assert rides.heard == [("/a", None, b"")]
+        kazoo.close()
+
+    def test_a_signal_handler_that_strikes_in_it_is_told_apart(self) -> None:
+        def struck(_: bytes) -> int:
+            raise BlockingIOError
+
+        def sends(write: Callable[[bytes], int]) -> bool:
+            over_tls: Any = SimpleNamespace(
+                _checkClosed=lambda: None, _sslobj=SimpleNamespace(write=write)
+            )
+            try:
+                ssl.SSLSocket.send(over_tls, b"")
+            except OSError as error:
+                return raised_by_the_call(error)
+            raise AssertionError
+
+        assert sends(partial(os.write, -1))
+        assert not sends(struck)
+
+
 class Strike(Exception):
     """What a signal handler raises."""
 
@@ -1220,7 +1295,7 @@ class TestACallerThatReads:
             assert not kazoo.handler.interrupted()
             rides.ride("/next")  # as a heartbeat does
             sent = [each for each in kazoo.sent() if what == "depart"]
-            if kazoo.handler.open_connection is None:
+            if open_connection(kazoo.handler) is None:
                 ended += 1
                 kazoo.connection.close()
             elif "/a" in names(sent) or what == "hear":
@@ -1232,6 +1307,175 @@ class TestACallerThatReads:
                 landing.complete()
             assert landing.done.wait(SOON), at
             assert sorted(name for name, _ in landing.heard) == ["/a", "/b"], at
+            kazoo.close()
+        assert at > 20
+        assert ended
+        assert kept
+
+
+@pytest.mark.skipif(not gateway.READS, reason="callers read on Linux alone")
+class TestACallerThatWaitsForEvents:
+    @pytest.fixture
+    def kazoo(self) -> Iterator[Kazoo]:
+        kazoo = begun()
+        kazoo.run()
+        yield kazoo
+        kazoo.close()
+
+    def watched(self, kazoo: Kazoo, rides: Rides, *paths: str) -> list[tuple[str, int]]:
+        """Have watches placed; return what those who watch will hear, and on which threads."""
+        told: list[tuple[str, int]] = []
+
+        def hear(kind: str, path: str) -> None:
+            told.append((path, threading.get_ident()))
+            rides.then()
+
+        for path in paths:
+            rides.ride(path, Watch(GET_DATA, path.encode(), (hear, path)))
+            (number,) = numbers(split(kazoo.far.recv(65536)))
+            kazoo.far.sendall(answers(number))
+        wait_for(lambda: len(rides.heard) == len(paths), SOON)
+        wait_for(lambda: not kazoo.connection._telling, SOON)
+        return told
+
+    @pytest.fixture(autouse=True)
+    def for_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(gateway, "LONGEST", SOON)
+
+    def waits(self, kazoo: Kazoo) -> threading.Thread:
+        """Return a thread that waits for events, and then for replies."""
+        caller = threading.Thread(
+            target=lambda: kazoo.handler.hear((), SOON) and kazoo.handler.hear(BATCH, SOON)
+        )
+        caller.start()
+        wait_for(lambda: kazoo.connection.reading is not None, SOON)
+        return caller
+
+    def test_takes_them_itself(self, kazoo: Kazoo, rides: Rides) -> None:
+        told = self.watched(kazoo, rides, "/a", "/b")
+        caller = self.waits(kazoo)
+        kazoo.far.sendall(event(DELETED, "/a") + event(DELETED, "/b"))
+        caller.join(SOON)
+        assert told == [("/a", caller.ident), ("/b", caller.ident)]
+        assert kazoo.connection.reading is None
+
+    def test_and_the_replies_to_what_it_then_asks(self, kazoo: Kazoo, rides: Rides) -> None:
+        self.watched(kazoo, rides, "/a")
+        landing = Landing(rides, "/next")
+        rides.then = partial(kazoo.handler.write, landing.riders, landing)
+        caller = self.waits(kazoo)
+        kazoo.far.sendall(event(DELETED, "/a"))
+        (number,) = numbers(split(kazoo.far.recv(65536)))
+        kazoo.far.sendall(answers(number))
+        caller.join(SOON)
+        assert landing.threads == {caller.ident}
+
+    def test_leaves_all_else_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
+        told = self.watched(kazoo, rides, "/a", "/b")
+        rides.heard.clear()
+        caller = self.waits(kazoo)
+        rides.ride("/other")
+        (number,) = numbers(split(kazoo.far.recv(65536)))
+        kazoo.far.sendall(event(DELETED, "/a") + answers(number) + event(DELETED, "/b"))
+        caller.join(SOON)
+        wait_for(lambda: len(told) == 2, SOON)
+        assert [path for path, _ in told] == ["/a", "/b"]
+        assert [thread == caller.ident for _, thread in told] == [True, False]
+        assert rides.heard == [("/other", 0, b"")]
+
+    def test_tells_kazoo_of_its_own(self, kazoo: Kazoo) -> None:
+        caller = self.waits(kazoo)
+        kazoo.far.sendall(event(CHILD, "/of-kazoo"))
+        caller.join(SOON)
+        assert kazoo.step(SOON)
+        assert kazoo.received == [event(CHILD, "/of-kazoo")]
+
+    def test_does_not_read_while_something_is_under_way(self, kazoo: Kazoo, rides: Rides) -> None:
+        told = self.watched(kazoo, rides, "/a")
+        rides.ride("/before")
+        assert not kazoo.handler.hear((), SOON)
+        kazoo.far.sendall(event(DELETED, "/a"))
+        wait_for(lambda: told, SOON)
+        assert told[0][1] != threading.get_ident()
+
+    def test_waits_for_a_moment_alone(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = self.watched(kazoo, rides, "/a")
+        monkeypatch.setattr(gateway, "LONGEST", 0.001)
+        assert kazoo.handler.hear((), SOON)
+        kazoo.far.sendall(event(DELETED, "/a"))
+        wait_for(lambda: told, SOON)
+        assert told[0][1] != threading.get_ident()
+
+    def test_tells_all_before_another_thread_receives(self, kazoo: Kazoo, rides: Rides) -> None:
+        """A contender that hears first of its blocker believes that its own node is there."""
+        told = self.watched(kazoo, rides, "/a", "/b")
+        tells, goes_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            tells.set()
+            assert goes_on.wait(SOON)
+
+        rides.then = hold
+        caller = self.waits(kazoo)
+        kazoo.far.sendall(event(DELETED, "/a"))
+        assert tells.wait(SOON)
+        rides.then = lambda: None
+        landing = Landing(rides, "/other")
+        kazoo.handler.write(landing.riders, landing)
+        (number,) = numbers(split(kazoo.far.recv(65536)))
+        kazoo.far.sendall(event(DELETED, "/b") + answers(number))
+        assert not kazoo.handler.hear(BATCH, SOON)
+        assert not kazoo.handler.hear((), SOON)
+        ear, _ = kazoo.connection._ear
+        kazoo.connection._wake_reader()
+        wait_for(lambda: not select.select([ear], [], [], 0)[0], SOON)  # it has looked
+        assert [path for path, _ in told] == ["/a"]
+        goes_on.set()
+        assert landing.done.wait(SOON)
+        assert [path for path, _ in told] == ["/a", "/b"]
+        caller.join(SOON)
+
+    def test_is_interrupted_in_what_a_signal_handler_does_meanwhile(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        self.watched(kazoo, rides, "/a")
+        seen: list[bool] = []
+        rides.then = lambda: seen.append(kazoo.handler.interrupted())
+        caller = self.waits(kazoo)
+        kazoo.far.sendall(event(DELETED, "/a"))
+        caller.join(SOON)
+        assert seen == [True]
+        assert not kazoo.connection.teller
+
+    def test_an_interrupt_at_every_moment_loses_no_event(self) -> None:
+        """It is told, or the connection ends: then all who watch look again."""
+        moments, at, ended, kept = Moments(), 0, 0, 0
+        while not at or moments.where:
+            at += 1
+            kazoo = begun()
+            kazoo.run()
+            rides = Rides(kazoo)
+            told = self.watched(kazoo, rides, "/a")
+            over = threading.Event()
+
+            def send(connection: Any, far: socket.socket, over: threading.Event) -> None:
+                wait_for(lambda: connection.reading is not None or over.is_set(), SOON)
+                far.sendall(event(DELETED, "/a"))
+
+            sender = threading.Thread(target=send, args=(kazoo.connection, kazoo.far, over))
+            sender.start()
+            moments.run(lambda: kazoo.handler.hear((), SOON), at)  # noqa: B023
+            over.set()
+            sender.join(SOON)
+            assert not kazoo.handler.interrupted()
+            rides.ride("/next")  # as a heartbeat does
+            if open_connection(kazoo.handler) is None:
+                ended += 1
+            else:
+                kept += 1
+                wait_for(lambda: told, SOON)  # noqa: B023
             kazoo.close()
         assert at > 20
         assert ended
@@ -1253,7 +1497,7 @@ class TestAnInterrupt:
             patch.setattr(home, step, strike)
             with pytest.raises(Strike):
                 rides.ride("/a")
-        assert kazoo.handler.open_connection is None
+        assert open_connection(kazoo.handler) is None
         assert not kazoo.handler.interrupted()
         kazoo.run()
         assert kazoo.dropped is not None
@@ -1305,9 +1549,9 @@ class TestAnInterrupt:
 def test_a_forked_child_has_no_line(
     kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kazoo.handler.open_connection is kazoo.connection
+    assert open_connection(kazoo.handler) is kazoo.connection
     monkeypatch.setattr(kazoo.handler, "_process", -1)
-    assert kazoo.handler.open_connection is None
+    assert open_connection(kazoo.handler) is None
     rides.ride("/child")
     assert rides.heard == [("/child", None, b"")]
     kazoo.far.setblocking(False)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.contract.struck import Moments
+from tests.contract.support import open_connection
 from tests.unit.testing.wire import CONNECTED, OPS, SESSION_ID, Peer, Server, frame, reply, text
 from zklock._kazoo.channels import open_store
 from zklock._kazoo.connect import new_client
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.wire import GET_CHILDREN_2
-from zklock._recipes.effects import Create, Delete, Failed, Failure, List, MakePath
+from zklock._recipes.effects import Create, Delete, List, MakePath
 from zklock.testing import wait_for
 
 SOON = 60.0
@@ -33,7 +34,6 @@ class Book(Server):
         )
         self.handshakes: list[bytes] = []
         self.paths: list[str] = []
-        self.mute = False
         super().__init__(self.answer_to)
 
     def answer_to(self, body: bytes) -> bytes:
@@ -41,8 +41,6 @@ class Book(Server):
         if opcode in {OPS["exists"], OPS["delete"], OPS["create"], OPS["create2"]}:
             size = struct.unpack_from(">i", body, 8)[0]
             self.paths.append(body[12 : 12 + size].decode())
-        if self.mute and xid > 0 and opcode != OPS["closeSession"]:
-            return b""
         if opcode == OPS["create"]:
             return frame(struct.pack(">iqi", xid, 7, 0) + text(self.paths[-1]))
         if opcode == OPS["exists"] and self.paths[-1] == "/":
@@ -100,7 +98,7 @@ class Client:
         self.kazoo = new_client(book.hosts, 30.0, handler=self.handler)
         self.kazoo.start(SOON)
         self.store = open_store(self.kazoo, lambda *_: None, lambda owner: True, threading.RLock())
-        wait_for(lambda: self.handler.open_connection is not None, SOON, "the line")
+        wait_for(lambda: open_connection(self.handler) is not None, SOON, "the line")
 
     def send_batch(self, path: str) -> tuple[threading.Event, list[Any]]:
         heard: list[Any] = []
@@ -194,33 +192,6 @@ def test_a_later_server_hears_what_riders_have_seen(book: Book, client: Client) 
     assert seen == [0, 7]
 
 
-def test_what_has_no_reply_when_the_connection_ends_is_dropped(book: Book, client: Client) -> None:
-    book.mute = True
-    batches = [client.send_batch(f"/{number}") for number in range(5)]
-    wait_for(lambda: len(book.paths) == 5, SOON, lambda: f"{book.paths}")
-    client.handler.drop()
-    for landed, heard in batches:
-        assert landed.wait(SOON)
-        (failed,) = heard
-        assert isinstance(failed, Failed)
-        assert failed.why is Failure.DROPPED
-    book.mute = False
-    wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
-    landed, heard = client.send_batch("/again")
-    assert landed.wait(SOON)
-    assert heard == [None]
-
-
-def test_a_client_that_is_stopped_answers_every_rider(book: Book, client: Client) -> None:
-    book.mute = True
-    batches = [client.send_batch(f"/{number}") for number in range(3)]
-    client.kazoo.stop()
-    batches.append(client.send_batch("/after"))
-    for landed, heard in batches:
-        assert landed.wait(SOON)
-        assert heard[0].why is Failure.DROPPED
-
-
 def test_nothing_rides_before_kazoo_has_authenticated(book: Book) -> None:
     asked = threading.Event()
     go = threading.Event()
@@ -239,9 +210,9 @@ def test_nothing_rides_before_kazoo_has_authenticated(book: Book) -> None:
     kazoo.start_async()
     assert asked.wait(SOON)
     wait_for(lambda: kazoo.connected, SOON, "CONNECTED, which kazoo says before")
-    assert handler.open_connection is None
+    assert open_connection(handler) is None
     go.set()
-    wait_for(lambda: handler.open_connection is not None, SOON, "the line")
+    wait_for(lambda: open_connection(handler) is not None, SOON, "the line")
     kazoo.stop()
     kazoo.close()
 
@@ -293,7 +264,7 @@ def test_pings_go_on() -> None:
         client = Client(book)
         assert client.send_batch("/a")[0].wait(SOON)
         wait_for(lambda: -2 in book.xids, SOON, lambda: f"{book.xids}")
-        wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
+        wait_for(lambda: open_connection(client.handler) is not None, SOON, "the line")
         client.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import zklock
 from tests.contract.struck import LIBRARY, Moments
-from tests.contract.support import SOON, gone, granted, run
+from tests.contract.support import SOON, gone, granted, open_connection, run
 from tests.modes import repeated
 from zklock.testing import EmbeddedServer, embedded, wait_for
 
@@ -41,7 +41,7 @@ def connect(
     def connect() -> zklock.Client:
         client = zklock.connect(server.hosts, timeout=60.0)
         clients.append(client)
-        wait_for(lambda: client.handler.open_connection is not None, SOON, "the line")
+        wait_for(lambda: open_connection(client.handler) is not None, SOON, "the line")
         return client
 
     yield connect

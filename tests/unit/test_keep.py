@@ -11,7 +11,7 @@ from tests.unit.sessions import PATH, World
 from zklock import Grant
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
-from zklock._engine.keep import Place, Waiter
+from zklock._engine.keep import Place, Waiter, place_of
 from zklock._recipes import lock as lock_recipe, names
 
 KEEP = 600.0
@@ -33,7 +33,8 @@ def contend(world: World, place: Place, patient: bool) -> Attempt[object]:
 def wait(world: World) -> Waiter:
     """Begin to wait for the lock."""
     terms = GrantOptions(PATH, "me", Grant, keep=KEEP)
-    waiter = Waiter(world.session, PATH, terms, partial(contend, world), patient=True)
+    place = place_of(world.session, PATH)
+    waiter = Waiter(place, terms, partial(contend, world), patient=True)
     waiter.start()
     world.run()
     return waiter

@@ -140,7 +140,7 @@ SEEDED = {
         bounds=AGES,
     ),
     "an alarm gives a node back before its time is over": Seeded(
-        Bend(Place, "_alarm", "self._session.now() >= kept.idle + kept.grant._terms.keep", "True"),
+        Bend(Place, "_alarm", "self.session.now() >= kept.idle + kept.grant._terms.keep", "True"),
         found="before its time is over",
         bounds=AGES,
     ),
@@ -148,7 +148,7 @@ SEEDED = {
         Bend(
             Place,
             "_alarm",
-            "kept.asked |= self._session.now() >= kept.idle + kept.grant._terms.keep",
+            "kept.asked |= self.session.now() >= kept.idle + kept.grant._terms.keep",
             "pass",
         ),
         found="stays too long",
@@ -158,8 +158,8 @@ SEEDED = {
         Bend(
             Place,
             "_set_alarm",
-            "kept.call_off()\nleft = kept.timed - self._session.now()",
-            "left = kept.timed - self._session.now()",
+            "kept.call_off()\nleft = kept.timed - self.session.now()",
+            "left = kept.timed - self.session.now()",
         ),
         found="more is left",
         bounds=AGES,
@@ -174,7 +174,7 @@ SEEDED = {
     ),
     # Who waits.
     "who is granted is not told": Seeded(
-        Bend(Place, "_hand", "self._session.deferred.add(waiter.tell)", "pass"),
+        Bend(Place, "_hand", "self.session.deferred.add(waiter.tell)", "pass"),
         found="left waiting",
         bounds=AGES,
     ),
@@ -194,7 +194,7 @@ SEEDED = {
         bounds=LEAVING,
     ),
     "who gives up does not leave": Seeded(
-        Bend(Waiter, "cancel", "self._place is not None", "False"),
+        Bend(Waiter, "cancel", "self._place.leave(self)", "pass"),
         found="queues for nobody",
         bounds=LEAVING,
     ),
@@ -204,7 +204,7 @@ SEEDED = {
         bounds=LEAVING,
     ),
     "a node that is granted when nobody waits any more stays in use": Seeded(
-        Bend(Place, "granted", "kept.asked, kept.idle = True, self._session.now()", "pass"),
+        Bend(Place, "granted", "kept.asked, kept.idle = True, self.session.now()", "pass"),
         found="left waiting|left behind|does not queue",
         bounds=ASKED,
     ),
@@ -212,7 +212,7 @@ SEEDED = {
         Bend(
             Place,
             "_refuse",
-            "self._session.deferred.add(partial(waiter._resolve, None, why))",
+            "self.session.deferred.add(partial(waiter._resolve, None, why))",
             "pass",
         ),
         found="who has no patience waits|has waited for longer",
@@ -233,7 +233,7 @@ SEEDED = {
         Bend(
             Place,
             "_leave_queue",
-            "self._session.attempt(give_back(), recover=give_back).start()",
+            "self.session.attempt(give_back(), recover=give_back).start()",
             "pass",
         ),
         found="stays for ever|does not queue|left waiting",
@@ -269,14 +269,9 @@ SEEDED = {
         found="the lease is not live",
         bounds=TROUBLED,
     ),
-    "a place that nobody needs stays": Seeded(
-        Bend(Place, "_decide", "del self._session.places[self._key]", "pass"),
-        found="a place is left",
-        bounds=AGES,
-    ),
     # Interrupts and signal handlers.
     "a release in a signal handler is not noted": Seeded(
-        Bend(Place, "_given_back", "kept.idle = self._session.now()", "pass"),
+        Bend(Place, "_given_back", "kept.idle = self.session.now()", "pass"),
         found="left waiting",
         bounds=ASKED,
     ),

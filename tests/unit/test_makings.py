@@ -21,7 +21,6 @@ from zklock._recipes.effects import (
     Failure,
     List,
     MakePath,
-    Transaction,
 )
 from zklock.errors import AccessDenied
 
@@ -122,15 +121,6 @@ def test_a_failure_is_told_to_those_who_made(wire: Wire) -> None:
     assert str(first.error) == str(second.error) == "no"
     assert first.error is not second.error  # each raises its own
     assert wire.sent == [3]
-
-
-def test_contenders_of_several_locks_do_not_overtake_who_waits_for_the_node(wire: Wire) -> None:
-    wire.makes(1)
-    creates = Create("/other/x-", b""), Create(f"{PATH}/x-", b"")
-    wire.begin(2, Transaction(creates), List("/other"), List(PATH))
-    assert [result.why for result in wire.landed[2]] == [Failure.MISSING] * 3
-    wire.asked.pop()(None)
-    assert wire.sent == [1]
 
 
 def strike() -> None:

@@ -190,26 +190,6 @@ def test_an_impatient_contender_leaves_a_taken_lock(world: World) -> None:
     assert sent(world.clients[1]) == [Create, List, Delete]
 
 
-def test_readers_share_and_a_writer_waits_for_them_all() -> None:
-    world = World(4)
-    readers = [world.start(client, kind=names.Kind.READ) for client in (0, 1)]
-    writer = world.start(2, kind=names.Kind.WRITE)
-    late = world.start(3, kind=names.Kind.READ)
-    world.settle()
-    assert all(reader.outcome.stands for reader in readers)
-    world.clients[1].release(readers[1].outcome)
-    world.settle()
-    assert writer.waits
-    assert late.waits
-    world.clients[0].release(readers[0].outcome)
-    world.settle()
-    assert writer.outcome.stands
-    assert late.waits
-    world.clients[2].release(writer.outcome)
-    world.settle()
-    assert late.outcome.stands
-
-
 def test_a_writer_that_has_become_a_reader_lets_readers_in() -> None:
     world = World(3)
     writer = str(world.server.create(f"{PATH}/_c_w-__WRIT__", b"w", PERSISTENT))
@@ -246,17 +226,6 @@ def test_a_create_whose_reply_is_lost(world: World, carried_out: int, state_firs
     assert len(prefixes) == len(set(prefixes)), "the other create may still arrive, for nobody"
 
 
-@pytest.mark.parametrize("carried_out", [0, 1])
-def test_a_give_up_while_the_create_is_under_way(world: World, carried_out: int) -> None:
-    contender = world.start()
-    assert contender.attempt.cancel()
-    world.clients[0].lose_connection(carried_out=carried_out)
-    assert contender.outcome is None
-    world.settle()
-    assert world.queue == []
-    assert world.clients[0].attempts == 0
-
-
 def test_a_node_of_the_session_before_is_not_adopted() -> None:
     """H4, H5: its create's reply was lost, and the session with it; a server still shows it."""
     world = World(1)
@@ -278,34 +247,6 @@ def test_a_node_of_the_session_before_is_not_adopted() -> None:
     assert contender.outcome.session == client.session
 
 
-def test_a_waiter_whose_session_is_lost_queues_again_at_the_end() -> None:
-    world = World(3)
-    holder, lost, behind = (world.start(client) for client in range(3))
-    world.settle()
-    world.server.expire(world.clients[1].session)
-    world.settle()
-    world.clients[0].release(holder.outcome)
-    world.settle()
-    assert behind.outcome.stands
-    assert lost.waits
-    world.clients[2].release(behind.outcome)
-    world.settle()
-    assert lost.outcome.stands
-
-
-def test_a_waiter_survives_a_lost_connection_without_losing_its_place() -> None:
-    world = World(3)
-    holder, waiting, behind = (world.start(client) for client in range(3))
-    world.settle()
-    world.clients[1].lose_connection()
-    world.clients[0].release(holder.outcome)
-    settle([world.clients[0], world.clients[2]])
-    assert behind.waits
-    world.settle()
-    assert waiting.outcome.stands
-    assert behind.waits
-
-
 def test_no_request_is_sent_while_the_connection_is_lost(world: World) -> None:
     client = world.clients[0]
     client.lose_connection()
@@ -315,44 +256,6 @@ def test_no_request_is_sent_while_the_connection_is_lost(world: World) -> None:
     assert client.attempts == 0  # nothing was sent, nothing is to be cleaned up
     world.settle()
     assert sent(client) == []
-
-
-def test_a_release_goes_on_until_it_is_answered(world: World) -> None:
-    contender = world.start()
-    world.settle()
-    client = world.clients[0]
-    client.release(contender.outcome)
-    for carried_out in (0, 1):
-        client.lose_connection(carried_out=carried_out)
-        client.reconnect()
-    world.settle()
-    assert world.queue == []
-    assert client.attempts == 0
-
-
-def test_a_contender_whose_node_is_deleted_queues_again(world: World) -> None:
-    """H16, while waiting."""
-    world.start(0)
-    waiting = world.start(1)
-    world.settle()
-    first = waiting.entry.node
-    assert first is not None
-    world.server.delete(first)
-    world.settle()
-    assert waiting.waits
-    assert waiting.entry.node not in {first, None}
-
-
-def test_a_write_to_a_watched_node_is_no_release(world: World) -> None:
-    holder, waiting = world.start(0), world.start(1)
-    world.settle()
-    world.server.commit(Written(holder.outcome.path, b"x"))
-    world.settle()
-    assert waiting.waits
-    assert sent(world.clients[1])[-2:] == [Watch, Watch]
-    world.clients[0].release(holder.outcome)
-    world.settle()
-    assert waiting.outcome.stands
 
 
 def test_a_grant_that_the_lease_refuses_is_looked_at_again(world: World) -> None:
@@ -418,20 +321,6 @@ def test_parent_and_node_deleted_before_the_listing(world: World, counter: int) 
     assert contender.outcome.token.sequence == 0
 
 
-def test_a_parent_removed_between_two_acquires_is_made_again(world: World) -> None:
-    """H13. The token goes on growing: H1."""
-    tokens = []
-    for _ in range(2):
-        contender = world.start()
-        world.settle()
-        tokens.append(contender.outcome.token)
-        world.clients[0].release(contender.outcome)
-        world.settle()
-        world.server.delete(PATH)
-    assert tokens[0].sequence == tokens[1].sequence == 0
-    assert tokens[0] < tokens[1]
-
-
 # Worn-out sequence numbers.
 
 
@@ -457,29 +346,6 @@ def test_a_release_below_the_limit_leaves_the_parent(world: World) -> None:
     world.settle()
     assert PATH in world.server.tree.nodes
     assert sent(world.clients[0]) == [Create, List, Delete]
-
-
-@pytest.mark.parametrize("counter", [names.EXHAUSTED_AT, 2**31 - 1, -(2**31), -5])
-def test_no_grant_on_a_worn_out_number(counter: int) -> None:
-    """H2: the contenders wait for the parent to drain, and go on in a new one."""
-    world = World(3)
-    world.count_to(names.EXHAUSTED_AT - 1)
-    holder = world.start(0)
-    world.settle()
-    assert holder.outcome.token.sequence == names.EXHAUSTED_AT - 1
-    world.count_to(counter)
-    waiting = [world.start(1), world.start(2)]
-    world.settle()
-    assert [each.outcome for each in waiting] == [..., ...]
-    assert len(world.queue) == 1
-    world.clients[0].release(holder.outcome)
-    world.settle()
-    grants = [each.outcome for each in waiting if not each.waits]
-    assert [grant.token.sequence for grant in grants] == [0]
-    assert grants[0].token > holder.outcome.token
-    grants[0].client.release(grants[0])
-    world.settle()
-    assert {each.outcome.token.sequence for each in waiting} == {0, 1}
 
 
 def test_a_contender_with_a_worn_out_number_claims_nothing(world: World) -> None:

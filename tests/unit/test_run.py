@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -215,34 +214,6 @@ class TestProgress:
     def stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ZKLOCK_TEST_STAGE", "A, some")
         monkeypatch.setattr(stalls, "FILE", None)
-
-    def test_lines_in_place_of_dots(
-        self, suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(progress, "EVERY", 0.0)
-        options = ("-q", "-p", "tests.progress", "-o", "console_output_style=classic")
-        result = suite.runpytest_inprocess(*options)
-        lines = [re.sub(r", \d+\.\d min$", "", line) for line in result.outlines]
-        begin = lines.index("A, some: 1 of 5 tests")
-        file = "tests/unit/test_it.py"
-        assert lines[begin : begin + 8] == [
-            "A, some: 1 of 5 tests",
-            f"FAILED {file}::test_wrong",
-            "A, some: 2 of 5 tests, 1 failed",
-            f"FAILED {file}::test_still",
-            "A, some: 3 of 5 tests, 2 failed",
-            f"FAILED {file}::test_set_up",
-            "A, some: 4 of 5 tests, 3 failed",
-            "A, some: 5 of 5 tests, 3 failed",
-        ]
-
-    def test_nothing_is_said_before_some_seconds_are_over(
-        self, suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(progress, "EVERY", 10.0**6)
-        result = suite.runpytest_inprocess("-q", "-p", "tests.progress")
-        result.stdout.no_fnmatch_line("*A, some: *")
-        result.stdout.fnmatch_lines(["FAILED *::test_wrong", "FAILED *::test_wrong - *"])
 
     def test_long_unit_tests_without_a_reason_are_listed(
         self, suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

@@ -181,61 +181,6 @@ def test_the_token_is_that_of_the_lease(world: World) -> None:
     assert tokens[0] < tokens[1]
 
 
-def test_the_limit_is_kept_and_the_next_waits(world: World) -> None:
-    one, two, three = (world.take(client) for client in range(3))
-    world.settle()
-    assert world.kept == b"2", "the first contender sets it"
-    assert one.outcome.stands
-    assert two.outcome.stands
-    assert three.waits
-    two.give_back()
-    world.settle()
-    assert three.outcome.stands
-    assert len(world.leases) == 2
-
-
-def test_a_contender_gets_all_its_permits_or_none() -> None:
-    world = World(3)
-    one = world.take(0, limit=3, permits=2)
-    two = world.take(1, limit=3, permits=2)
-    small = world.take(2, limit=3)
-    world.settle()
-    assert one.outcome.stands
-    assert len(one.outcome.others) == 1
-    assert two.waits
-    assert small.waits, "it asked later, and does not overtake"
-    one.give_back()
-    world.settle()
-    assert len(two.outcome.others) == 1
-    assert small.outcome.stands
-    assert len(world.leases) == 3
-
-
-def test_several_permits_have_the_greatest_token_and_go_together(world: World) -> None:
-    taker = world.take(limit=3, permits=3)
-    world.settle()
-    numbers = sorted(int(name[-10:]) for name in world.leases)
-    assert taker.outcome.token.sequence == numbers[-1]
-    assert sorted(int(path[-10:]) for path in taker.outcome.others) == numbers[:-1]
-    sent(world.clients[0])
-    taker.give_back()
-    world.settle()
-    assert world.leases == world.queue == []
-    assert sent(world.clients[0]) == [Delete] * 3
-
-
-def test_a_permit_that_is_given_back_wakes_one() -> None:
-    world = World(4)
-    takers = [world.take(client, limit=1) for client in range(4)]
-    world.settle()
-    for client in world.clients:
-        client.sent.clear()
-    takers[0].give_back()
-    world.settle()
-    assert [taker.waits for taker in takers] == [False, False, True, True]
-    assert sent(world.clients[3]) == []
-
-
 def test_whoever_waits_behind_a_waiter_goes_on_waiting_while_no_permit_is_idle(
     world: World,
 ) -> None:
@@ -260,14 +205,6 @@ def test_each_lease_has_a_name_of_its_own(world: World) -> None:
 # Without patience.
 
 
-def test_an_impatient_contender_takes_what_is_idle(world: World) -> None:
-    world.take(0)
-    world.settle()
-    impatient = world.take(1, patient=False)
-    world.settle()
-    assert impatient.outcome.stands
-
-
 @pytest.mark.parametrize(("limit", "permits"), [(2, 1), (3, 2)])
 def test_an_impatient_contender_leaves_when_too_few_are_idle(
     world: World, limit: int, permits: int
@@ -280,17 +217,6 @@ def test_an_impatient_contender_leaves_when_too_few_are_idle(
     assert impatient.outcome is None
     assert world.queue == []
     assert len(world.leases) == 2
-
-
-def test_an_impatient_contender_does_not_wait_behind_one_that_waits(world: World) -> None:
-    world.take(0, limit=1)
-    waiting = world.take(1, limit=1)
-    world.settle()
-    impatient = world.take(2, limit=1, patient=False)
-    world.settle()
-    assert impatient.outcome is None
-    assert waiting.waits
-    assert world.queue == [name_of(waiting.entry.node)]
 
 
 def test_an_impatient_contender_waits_while_enough_are_idle(world: World) -> None:
@@ -695,11 +621,6 @@ def test_a_holder_that_waits_for_one_more_permit_still_holds(world: World) -> No
         (held.outcome.path, True),
         (more.entry.node, False),
     ]
-
-
-def test_nobody_holds_where_nothing_is(world: World) -> None:
-    assert world.ask(semaphore.contenders(ROOT)) == []
-    assert world.ask(semaphore.holder(ROOT)) is None
 
 
 def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:

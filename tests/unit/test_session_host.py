@@ -22,7 +22,7 @@ from zklock._engine.grant_state import State
 from zklock._engine.lease import LeaseSettings
 from zklock._engine.session import LATE_TIMEOUTS, LATENESS, Session
 from zklock._kazoo import states
-from zklock._recipes import lock as lock_recipe, names, semaphore, together
+from zklock._recipes import lock as lock_recipe, names, semaphore
 from zklock._recipes.effects import (
     Check,
     Claim,
@@ -58,75 +58,7 @@ def entry_of(path: str) -> lock_recipe.Entry:
     return lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE)
 
 
-# Several locks at once.
-
-
-def ask_for_both(world: World) -> Attempt[Any]:
-    """Ask for two locks in one transaction."""
-    for path in PATHS:
-        world.server.make_path(path)
-    entries = [lock_recipe.Entry(path, b"me", names.Kind.EXCLUSIVE, alone=True) for path in PATHS]
-    joint = tuple(GrantOptions(path, "me", Grant) for path in PATHS)
-    return world.session.attempt(
-        together.acquire(entries),
-        recover=lambda: together.leave(entries),
-        terms=joint[0],
-        joint=joint,
-    ).start()
-
-
-def both(world: World) -> tuple[Any, ...]:
-    """Return the grants of two locks that are free."""
-    attempt = ask_for_both(world)
-    world.run()
-    grants: tuple[Any, ...] = attempt.result()
-    return grants
-
-
-def test_a_ticket_proves_the_session_and_is_granted_at_once(world: World) -> None:
-    for _ in range(3):
-        world.run(TIMEOUT / 3)
-        world.wire.pinged(world.now, world.now)
-    world.run(0.3 * TIMEOUT)
-    assert world.session.remaining() == 0.0
-    world.latency = 0.1
-    sent = world.now
-    attempt = ask_for_both(world)
-    world.run(0.1)
-    grants = attempt.result()
-    assert [grant.lock_path for grant in grants] == list(PATHS)
-    assert [[grant.path] for grant in grants] == [nodes(world, path) for path in PATHS]
-    assert all(grant.held for grant in grants)
-    assert world.session.lease_end == sent + LEASE
-    assert world.requests(Check) == []
-
-
-def test_no_grant_is_made_if_little_is_left_of_the_lease(world: World) -> None:
-    world.acquire("/other")
-    world.latency = LEASE - 2 * BEAT + 0.01
-    attempt = ask_for_both(world)
-    world.run(2 * TIMEOUT)
-    assert attempt.result() == ()
-    assert [nodes(world, path) for path in PATHS] == [[], []]
-
-
-def test_what_a_transaction_made_on_an_earlier_session_is_not_claimed(world: World) -> None:
-    landed: list[Any] = []
-    world.latency = 0.1
-    world.server.make_path(PATH)
-    world.session.send_batch((Transaction((Create(f"{PATH}/c-", b""),)),), landed.append)
-    world.session.on_close()
-    world.run(0.1)
-    assert landed == [((f"{PATH}/c-0000000000",),)]
-    assert list(world.session._nodes) == []
-
-
-def test_what_a_transaction_did_not_make_is_not_claimed(world: World) -> None:
-    landed: list[Any] = []
-    world.session.send_batch((Transaction((Create("/missing/c-", b""),)),), landed.append)
-    world.run()
-    assert landed[0][0].why is Failure.MISSING
-    assert list(world.session._nodes) == []
+# Transactions, and grants on several nodes.
 
 
 def test_what_a_transaction_may_leave_there_can_still_be_claimed(world: World) -> None:
@@ -138,17 +70,6 @@ def test_what_a_transaction_may_leave_there_can_still_be_claimed(world: World) -
     for operations, left in (((Check("/none"), Delete(node)), [node]), ((Delete(node),), [])):
         world.session.send_batch((Transaction(operations),), lambda _: None)
         assert list(world.session._nodes) == left
-
-
-def test_several_grants_are_given_back_in_one_transaction(world: World) -> None:
-    grants = both(world)
-    world.sent.clear()
-    world.session.release_grants(*grants)
-    assert list(world.session._nodes) == []
-    assert world.session.grants(PATHS[0]) == world.session.grants(PATHS[1]) == []
-    world.run()
-    assert (len(world.requests(Transaction)), len(world.requests(Delete))) == (1, 0)
-    assert [nodes(world, path) for path in PATHS] == [[], []]
 
 
 def permits(world: World, count: int, **options: Any) -> Grant:
@@ -287,7 +208,7 @@ def test_what_an_interrupted_release_has_ended_is_not_held(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.session, "release_grants", interrupted)
+        patch.setattr(world.session, "release_grant", interrupted)
         with pytest.raises(KeyboardInterrupt):
             grant.abandon()
     assert world.session.grants(PATH) == []
@@ -516,15 +437,11 @@ def made(world: World, parent: str = PATH) -> None:
     world.session.send_batch((Create(f"{parent}/c-", b""),), lambda _: None)
 
 
-def made_together(world: World) -> None:
-    world.session.send_batch((Transaction((Create(f"{PATH}/c-", b""),)),), lambda _: None)
-
-
 def found(world: World) -> None:
     world.session.send_batch((Exists(next(iter(world.session._nodes))),), lambda _: None)
 
 
-@pytest.mark.parametrize("touch", [made, made_together, found])
+@pytest.mark.parametrize("touch", [made, found])
 def test_what_finds_or_makes_a_node_is_a_touch(
     world: World, touch: Callable[[World], None]
 ) -> None:
@@ -807,11 +724,12 @@ def test_a_grant_is_given_back_when_the_interrupted_change_is_over(world: World)
 
 def test_an_interrupted_release_is_finished_once_and_no_other_grant_ends(world: World) -> None:
     released, interrupted, held = (world.acquire(path) for path in ("/a", "/b", "/c"))
-    given = world.session.release_grants(released)
+    given = world.session.release_grant(released)
     interrupted._end_with(End(State.RELEASED))
     assert len(world.requests(Delete)) == 1
     for _ in range(2):
-        world.session.finish(released, interrupted, held)
+        for grant in (released, interrupted, held):
+            world.session.finish(grant)
     world.run()
     assert nodes(world, "/a") == nodes(world, "/b") == []
     assert len(nodes(world, "/c")) == 1
@@ -964,7 +882,7 @@ def test_a_timeout_that_is_not_negotiated_is_given_or_taken_for_four_seconds(
 def test_who_waits_for_a_release_may_hear_the_answer(world: World, awaited: bool) -> None:
     grant = world.acquire()
     assert world.store.awaited == []
-    world.session.release_grants(grant, **({"awaited": True} if awaited else {}))
+    world.session.release_grant(grant, **({"awaited": True} if awaited else {}))
     assert world.store.awaited == [(Delete(grant.path),)] * awaited
     world.run()
     assert nodes(world) == []
@@ -974,7 +892,7 @@ def test_a_release_that_is_put_off_is_heard_by_nobody_who_waits(world: World) ->
     grant = world.acquire()
     world.free = False
     with world.session.guard:
-        world.session.release_grants(grant, awaited=True)
+        world.session.release_grant(grant, awaited=True)
         world.run()
     assert nodes(world) == []
     assert world.store.awaited == []
@@ -1161,12 +1079,16 @@ def test_a_grant_whose_lease_is_over_is_lost_and_not_suspended(world: World) -> 
 # What follows from what, at once.
 
 
-def test_a_grant_is_made_if_more_than_two_heartbeats_are_left_of_the_lease(world: World) -> None:
+@pytest.mark.parametrize(("more", "granted"), [(0.01, True), (-0.01, False)])
+def test_a_grant_is_made_if_two_heartbeats_are_left_of_the_lease(
+    world: World, more: float, granted: bool
+) -> None:
+    world.server.make_path(PATH)
     world.acquire("/other")
-    world.latency = LEASE - 2 * BEAT - 0.01
-    attempt = ask_for_both(world)
+    world.latency = LEASE - 2 * BEAT - more
+    attempt = world.ask_for()
     world.run(world.latency)
-    assert len(attempt.result()) == 2
+    assert attempt.done is granted
 
 
 def test_a_loss_that_a_late_proof_shows_is_told_at_once(world: World) -> None:

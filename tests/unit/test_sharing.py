@@ -73,49 +73,8 @@ def test_those_of_a_group_run_in_one_process_one_after_the_other(suite: pytest.P
         assert len(set((suite.path / f"{name}.txt").read_text().split())) == 1
 
 
-def test_the_first_process_begins_at_the_end(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        """
-        import os
-        import pathlib
-        import pytest
-        @pytest.mark.parametrize("number", range(12))
-        def test_it(number):
-            name = os.environ["PYTEST_XDIST_WORKER"] + ".txt"
-            with pathlib.Path(name).open("a") as file:
-                file.write(f"{number}\\n")
-        """
-    )
-    suite.runpytest_subprocess(*SHARED).assert_outcomes(passed=12)
-    first, second = (
-        [int(line) for line in (suite.path / f"gw{each}.txt").read_text().split()]
-        for each in range(2)
-    )
-    assert sorted(first + second) == list(range(12))
-    assert first == sorted(first, reverse=True)
-    assert second == sorted(second)
-    assert (first[0], second[0]) == (11, 0)
-
-
 def _dedented(program: str) -> str:
     return re.sub(r"^        ", "", program, flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize("how", [(), SHARED], ids=["alone", "shared"])
-def test_what_conformance_checks_tried_is_shown(
-    suite: pytest.Pytester, how: tuple[str, ...]
-) -> None:
-    suite.makepyfile(
-        """
-        import pytest
-        @pytest.mark.parametrize("check", ["order", "claim", "edges", "types"])
-        def test_it(check, results):
-            results.setdefault("my guard", {})[check] = str(len(check))
-        """
-    )
-    result = suite.runpytest_subprocess(*how)
-    result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["*cases tried*", "*order*claim*", "*my guard *5 *5 *5 *5*"])
 
 
 def test_a_skip_fails_a_shared_run_in_strict_mode(suite: pytest.Pytester) -> None:
@@ -157,19 +116,6 @@ def test_slow(): ...
 """
 
 
-@pytest.mark.parametrize("how", [(), SHARED], ids=["alone", "shared"])
-def test_what_is_left_to_the_nightly_run_is_told_with_its_reason(
-    suite: pytest.Pytester, how: tuple[str, ...]
-) -> None:
-    suite.makeini("[pytest]\nmarkers = thorough(why)")
-    suite.makepyfile(THOROUGH)
-    result = suite.runpytest_subprocess(*how)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["*left to make nightly*", "*2 of big ones", "*1 of slow ones: slow"]
-    )
-
-
 LENGTHY = """
 import pytest
 @pytest.mark.lengthy("many steps")
@@ -195,19 +141,6 @@ def test_what_is_left_to_a_longer_run_by_a_quick_one_is_told_as_well(
     )
     monkeypatch.setenv("ZKLOCK_TEST_FULL", "1")
     suite.runpytest_subprocess(*how).assert_outcomes(passed=3)
-
-
-def test_nothing_is_left_out_where_all_is_wanted(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite.makeini("[pytest]\nmarkers = thorough(why)")
-    suite.makepyfile(THOROUGH)
-    monkeypatch.setenv("ZKLOCK_TEST_STRICT", "1")
-    suite.runpytest_subprocess().assert_outcomes(passed=1)
-    monkeypatch.setenv("ZKLOCK_TEST_FULL", "1")
-    result = suite.runpytest_subprocess()
-    result.assert_outcomes(passed=4)
-    result.stdout.no_fnmatch_line("*left to make nightly*")
 
 
 def test_a_test_that_is_named_is_never_left_out(suite: pytest.Pytester) -> None:

@@ -468,28 +468,6 @@ def test_a_drained_worker_keeps_what_it_owns_until_another_is_to_have_it() -> No
     assert world.slot.state is S.ENDING
 
 
-def test_a_worker_that_was_told_to_stop_takes_nothing_more() -> None:
-    world = World()
-    world.slots.take(False)
-    world.want(SHARD)
-    world.stopping = True
-    world.slots.take(True)
-    assert world.slots.empty
-
-
-def test_on_revoked_is_called_when_on_assigned_has_returned() -> None:
-    world = OneSlot()
-    world.begin()
-    world.answer(world.grant)
-    world.want()
-    assert world.acts == ["queue", "on_assigned"]
-    world.returns("on_assigned")
-    assert world.acts == ["queue", "on_assigned", "on_revoked"]
-    world.returns("on_revoked")
-    assert world.acts[-1] == "release"
-    assert "handle" not in world.acts
-
-
 def test_an_attempt_that_cannot_begin_is_one_failure() -> None:
     """Its outcome says the same once more, on its own way."""
     world = OneSlot()
@@ -508,16 +486,6 @@ def test_a_handler_that_cannot_run_is_called_later_or_never(for_good: bool) -> N
     world.returns("handle", CannotRun("broken", for_good=for_good))
     assert world.unfit == for_good
     assert world.acts == ([] if for_good else ["pause"])
-    assert world.slot.state is S.OWNED
-
-
-def test_no_handler_begins_once_the_worker_is_told_to_stop() -> None:
-    world = OneSlot()
-    world.begin()
-    world.answer(world.grant)
-    world.stopping = True
-    world.returns("on_assigned")
-    assert "handle" not in world.acts
     assert world.slot.state is S.OWNED
 
 

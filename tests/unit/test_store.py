@@ -117,7 +117,6 @@ def opened(client: Any) -> Store:
         Write("/lock", b"x" * MAX_REQUEST),
         Transaction((Check(f"{LONG}/node"), Write(LONG, b""))),
         Transaction(tuple(Write(f"/{number:0100}", b"x" * 900) for number in range(1000))),
-        Transaction(tuple(Create(f"/{number:0100}/node-", b"x" * 900) for number in range(1000))),
         Transaction(tuple(Delete(f"/lock/{number:01000}") for number in range(1000))),
     ],
     ids=lambda request: type(request).__name__,

@@ -103,16 +103,15 @@ def test_an_interrupt_of_a_release_of_several_arrives(
     grant = several.acquire()
     assert grant is not None
 
-    def gives_back(error: BaseException) -> Any:
-        async def give_back(_: Any) -> None:
-            raise error
+    strikes, end = iter([Struck]), grant.grants[1]._end
 
-        return give_back
+    def ends(**how: bool) -> Any:
+        for error in strikes:
+            raise error
+        return end(**how)
 
     grant.grants[2]._lose(zklock.LossReason.NODE_DELETED, noticed=0.0, lease_end=0.0)
-    monkeypatch.setattr(locks[1], "_give_back", gives_back(Struck()))
-    for each in grant.grants:
-        monkeypatch.setattr(each, "_alone", False)
+    monkeypatch.setattr(grant.grants[1], "_end", ends)
     with pytest.raises(Struck):
         several.release()
     assert [each.held for each in grant.grants] == [True, False, False]

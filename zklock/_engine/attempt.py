@@ -36,7 +36,6 @@ from zklock._recipes.effects import (
     Batch,
     Cancelled,
     Claim,
-    ClaimAll,
     Create,
     Event,
     Failed,
@@ -55,7 +54,7 @@ from zklock.errors import ZkLockError
 log = logging.getLogger("zklock")
 T = TypeVar("T")
 
-Asked: TypeAlias = Batch | Claim | ClaimAll | Wait | Pause | AbandonCreate
+Asked: TypeAlias = Batch | Claim | Wait | Pause | AbandonCreate
 Advance: TypeAlias = Callable[[], Asked]
 """Advances the recipe; returns what it asks for next."""
 
@@ -117,12 +116,10 @@ class Attempt(Pending[T]):
 
     ``recover`` makes the recipe that cleans up if an unexpected exception tears this one apart,
     such as ``KeyboardInterrupt`` in the caller's thread; ``tries`` counts the clean-ups so far.
-    ``terms`` are for the host, when it grants a claim. ``joint`` are those of claims that are made
-    together, in their order; ``terms`` are then the first ones.
+    ``terms`` are for the host, when it grants a claim.
     """
 
     # What few attempts have takes no memory in the others.
-    joint: tuple[GrantOptions, ...] = ()
     _tries = 0
     _awaited = 0  # by the thread with this ident, which may read the answers
     _decided: _Decision | None = None
@@ -140,7 +137,6 @@ class Attempt(Pending[T]):
         *,
         recover: Callable[[], Recipe[None]] | None = None,
         terms: GrantOptions | None = None,
-        joint: tuple[GrantOptions, ...] = (),
         tries: int = 0,
     ) -> None:
         super().__init__()
@@ -153,8 +149,6 @@ class Attempt(Pending[T]):
         self._handling: dict[None, list[bool]] = {}
         self._recipe = recipe
         self._recover = recover
-        if joint:
-            self.joint = joint
         if tries:
             self._tries = tries
 
@@ -198,20 +192,26 @@ class Attempt(Pending[T]):
     def _hear(self, end: float | None) -> bool:
         """Hear the answers to its batches until then, if this thread can; return whether it has.
 
-        Without an end, do not sleep.
+        Without an end, do not sleep. With an end, hear its events, too, for a moment after each
+        batch: who waits for longer leaves them to others.
         """
-        heard: Batch = ()
+        heard: object = None
+        batch: Batch = ()
         left = None
         while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
-            stay = self._stay
-            if stay is None or not isinstance(stay.asked, tuple):
+            asked = self._stay.asked if self._stay is not None else None
+            if isinstance(asked, tuple):
+                batch = asked
+            elif isinstance(asked, Wait) and end is not None and asked is not heard:
+                batch = ()
+            else:
                 break
-            if not self._host.hear(stay.asked, left):
+            if not self._host.hear(batch, left):
                 break
-            heard = stay.asked
-        if heard and self._outcome and self._stay is not None and self._stay.asked is heard:
-            self._host.hear(heard, 0.0)  # something else has ended the wait: others read on
-        return bool(heard)
+            heard = asked
+        if batch and self._outcome and self._stay is not None and self._stay.asked is batch:
+            self._host.hear(batch, 0.0)  # something else has ended the wait: others read on
+        return heard is not None
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
@@ -370,8 +370,6 @@ class Attempt(Pending[T]):
                         self._host.far_from_head(self, asked.own)
                 case Claim():
                     answer, news = self._host.claim(self, asked), AttemptEvent.CLAIMS
-                case ClaimAll(claims):
-                    return partial(self._recipe.send, self._host.claim_all(self, claims))
                 case AbandonCreate(path, uuid):
                     self._host.abandon_create(path, uuid)
                     return partial(self._recipe.send, None)
@@ -419,9 +417,6 @@ class Attempt(Pending[T]):
             for request, result in zip(batch, results, strict=True):
                 if isinstance(request, Create) and isinstance(result, Node):
                     self._host.delete_orphan(result.path)
-                elif isinstance(result, tuple):  # a transaction's
-                    for path in result:
-                        self._host.delete_orphan(path)
         elif [result for result in results if isinstance(result, Failed) and result.busy]:
             self._stage = attempt_state.TABLE[self._stage, AttemptEvent.BUSY]
             stay.answered = True

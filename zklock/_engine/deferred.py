@@ -14,6 +14,9 @@ from zklock._ground.records import log_fields
 log = logging.getLogger("zklock")
 
 
+_done_twice = contextlib.suppress(ValueError)
+
+
 class _Running(threading.local):
     """Whether this thread runs them. One may call ``run()``: through a user's log handler."""
 
@@ -64,5 +67,5 @@ class Deferred:
                 log.exception(
                     "zklock continues after an error in a follow-up action", extra=log_fields()
                 )
-            with contextlib.suppress(ValueError):  # another thread has done it, too
+            with _done_twice:  # another thread has done it, too
                 self._calls.remove(call)

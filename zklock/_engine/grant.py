@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("zklock")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # one that is frozen takes several times as long to make
 class GrantOptions:
     """The options of a grant, fixed before it is given.
 
@@ -49,7 +49,7 @@ class GrantOptions:
     on_lost: LostCallback | None = None
     on_suspended: Callable[[Any], object] | None = None
     on_release_requested: Callable[[Any], object] | None = None
-    owner: object = None
+    owner: Any = None
     uses: Uses | None = None
     kind: str = "exclusive"
     asked_by: Callable[[bytes], str | None] | None = None
@@ -57,7 +57,7 @@ class GrantOptions:
     keep: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class End:
     """How a grant has ended."""
 
@@ -136,6 +136,7 @@ class GrantBase(Losable):
     _FRONT: ClassVar[Front]
 
     # What few grants have takes no memory in the others.
+    _given = grant_state.TABLE[State.CONTENDING, Step.GRANT]
     _ended: End | None = None  # set by _end_with()
     _asked: str | None = None
     _reads = False  # a downgraded write lock
@@ -157,14 +158,12 @@ class GrantBase(Losable):
         self.identity = terms.identity
         self.abandoned = claim.abandoned
         self._others = claim.others
-        self._alone = claim.alone
         # One that is alone needs no more of its contender than its node.
         self._departs = None if claim.alone else claim.release
         if claim.undo is not None:
             self._undo = claim.undo
         self._keeper = keeper
         self._terms = terms
-        self._given = grant_state.TABLE[State.CONTENDING, Step.GRANT]
 
     @property
     def tokens(self) -> tuple[FencingToken, ...]:
@@ -255,11 +254,11 @@ class GrantBase(Losable):
         if self._place is None or not self._place.give_back(self):
             await self._answered(self._end(awaited=self._FRONT.hears()))
 
-    async def _answered(self, answer: Answer) -> None:
-        """Wait for ZooKeeper's answer to the end of the grant, for a short, bounded time."""
+    async def _answered(self, answer: Answer, limit: float | None = None) -> None:
+        """Wait for ZooKeeper's answer to the end of the grant, for a moment, or so long."""
         if self._keeper.interrupted:
             return  # no answer can be taken while this signal handler waits
-        if await self._FRONT.finished(answer, self._keeper.moment):
+        if await self._FRONT.finished(answer, self._keeper.moment if limit is None else limit):
             answer.result()
         else:
             log.info(
@@ -303,7 +302,7 @@ class GrantBase(Losable):
         try:
             if self._ended or self.remaining() <= 0 or not self._end_with(end):
                 raise self._why_not()
-            return self._keeper.release_grants(self, awaited=awaited)
+            return self._keeper.release_grant(self, awaited=awaited)
         except BaseException:
             self._keeper.post(finish)
             raise
@@ -353,30 +352,3 @@ class GrantBase(Losable):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path} token={self.token} {self._state.value}>"
-
-
-def _ended(grants: Sequence[GrantBase], ends: list[End]) -> list[GrantBase]:
-    """End those that are held; return them."""
-    each = zip(grants, ends, strict=True)
-    return [grant for grant, end in each if grant.held and grant._end_with(end)]
-
-
-async def release_together(grants: Sequence[GrantBase]) -> None:
-    """Release grants of one session together, each of which is ``alone``; see ``Claim``.
-
-    If one of them is over, the others are released, and then ``LockLost`` or ``NotHeld`` is raised.
-    """
-    keeper, front = grants[0]._keeper, grants[0]._FRONT
-    finish = partial(keeper.finish, *grants)
-    ends = [End(grant_state.TABLE[grant._given, Step.RELEASE]) for grant in grants]
-    try:
-        mine = _ended(grants, ends)
-        answer = keeper.release_grants(*mine, awaited=front.hears()) if mine else None
-    except BaseException:
-        keeper.post(finish)
-        raise
-    if answer is not None:
-        await mine[0]._answered(answer)
-    for grant in grants:
-        if grant not in mine:
-            raise grant._why_not()

@@ -22,7 +22,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.future import Once
@@ -51,13 +51,11 @@ Contend: TypeAlias = "Callable[[Place, bool], Attempt[object]]"
 class Waiter(Pending[GrantBase | None]):
     """An acquire in a place; ``patient``: whether it waits if the lock is not free."""
 
-    _place: Place | None = None
     contender: Attempt[object] | None = None  # that of the place, which this acquire begins
 
     def __init__(
         self,
-        session: Session,
-        key: Hashable,
+        place: Place,
         terms: GrantOptions,
         contend: Contend,
         *,
@@ -67,28 +65,28 @@ class Waiter(Pending[GrantBase | None]):
         self.terms = terms
         self.contend = contend
         self.patient = patient
-        self._session = session
-        self._key = key
+        self._place = place
+
+    @property
+    def asks(self) -> bool:
+        """Whether the place has no contender."""
+        return self._place._kept is None and self._place._contender is None
 
     def start(self, *, awaited: bool = False) -> Self:
         """Take a place; return without waiting."""
-        session = self._session
+        place, session = self._place, self._place.session
         if subscriptions.hooks:
             emit.begun(self, session.now)
-        session.ready(self.terms)
-        rebuild = partial(_rebuild, session, self._key, self)
+        rebuild = partial(_rebuild, self)
         try:
             with session.guard:
-                place = session.places.get(self._key)
-                if place is None:
-                    place = session.places[self._key] = Place(session, self._key)
-                self._place = place
                 waits = place.join(self)
             if waits:
                 if self.contender is not None:
                     self.contender.start()  # if it is interrupted, rebuild() sees to it
                     self.contender.when_done(partial(place.over, self.contender))
-                place.go_on()
+                if place.idle:
+                    place.go_on()
             elif self.accept():
                 self._resolve(None, None)
         except BaseException:
@@ -103,8 +101,7 @@ class Waiter(Pending[GrantBase | None]):
         if decided is self:
             return False
         self._resolve(None, error)
-        if self._place is not None:
-            self._place.leave(self)
+        self._place.leave(self)
         return decided is mine
 
     def accept(self) -> bool:
@@ -123,7 +120,7 @@ class Waiter(Pending[GrantBase | None]):
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
-        return self._session.limit(seconds, wake)
+        return self._place.session.limit(seconds, wake)
 
 
 class Kept:
@@ -160,13 +157,14 @@ class Kept:
 class Place:
     """One client in the queue of one lock; see the head of this module. The guard protects it.
 
+    There is one for all lock objects that are alike; see ``place_of``.
+
     After each change, ``go_on()`` decides what has become due, and does it. What is due is read
     from the state: so it is done by the next one if an interrupt keeps somebody from it.
     """
 
-    def __init__(self, session: Session, key: Hashable) -> None:
-        self._session = session
-        self._key = key
+    def __init__(self, session: Session) -> None:
+        self.session = session
         # Not a dict: to find its first key takes long where many before it were taken out.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._contender: Attempt[object] | None = None
@@ -182,20 +180,20 @@ class Place:
         kept = self._kept
         return kept is not None and kept.idle is not None
 
-    def take(self, terms: GrantOptions) -> GrantBase | None:
+    def take(self, terms: GrantOptions) -> Any:
         """Return a grant of an idle znode; ``None``: there is none that may be used now."""
         rebuild = partial(self.rebuild, terms)
         try:
-            with self._session.guard:
+            with self.session.guard:
                 kept = self._kept
                 if kept is None or self._waiters or not self._free(kept):
                     return None
-                grant = self._session.give(kept.claim, terms, kept=kept)
+                grant = self.session.give(kept.claim, terms, kept=kept)
                 if subscriptions.hooks:
-                    emit.granted_again(grant, self._session.now())
+                    emit.granted_again(grant, self.session.now())
                 return grant
         except BaseException:
-            self._session.post(rebuild)
+            self.session.post(rebuild)
             raise
 
     def join(self, waiter: Waiter) -> bool:
@@ -211,15 +209,15 @@ class Place:
 
     def leave(self, waiter: Waiter) -> None:
         """Forget who waits no more."""
-        if self._session.interrupted:
-            self._session.later(partial(self.leave, waiter))
+        if self.session.has_guard():
+            self.session.later(partial(self.leave, waiter))
             return
         try:
-            with self._session.guard:
+            with self.session.guard:
                 self._waiters.pop(waiter, None)
             self.go_on()
         except BaseException:
-            self._session.post(self.rebuild)
+            self.session.post(self.rebuild)
             raise
 
     # For grants.
@@ -228,43 +226,42 @@ class Place:
         """Take a grant back without a request; ``False``: it must be released in ZooKeeper."""
         if not grant.held:
             return False
-        if self._session.interrupted:
+        if self.session.has_guard():
             grant._end_with(End(State.RELEASED))
-            self._session.later(partial(self._given_back, grant))
+            self.session.later(partial(self._given_back, grant))
             return True
         try:
-            return self._give_back(grant)
+            with self.session.guard:
+                kept = self._kept
+                if kept is None or kept.grant is not grant:
+                    return False
+                stays = not (kept.asked or grant._reads or (self._skip and not kept.watched))
+                due = bool(self._waiters) or not stays
+                if not stays:
+                    self._skip -= bool(self._skip and not kept.asked)
+                    self._forget(kept)
+                elif grant._end_with(End(State.RELEASED)):
+                    kept.idle = now = self.session.now()
+                    due |= now + grant._terms.keep < kept.timed
+                    if subscriptions.hooks:  # with the guard, as the next grant is told of
+                        emit.released(grant, now)
+                else:
+                    return False
+                if due:
+                    self._decide()
+            self.session.deferred.run()
+            return stays
         except BaseException:
-            self._session.post(self.rebuild)
+            self.session.post(self.rebuild)
             raise
-
-    def _give_back(self, grant: GrantBase) -> bool:
-        with self._session.guard:
-            kept = self._kept
-            if kept is None or kept.grant is not grant:
-                return False
-            if kept.asked or grant._reads or (self._skip and not kept.watched):
-                self._skip -= bool(self._skip and not kept.asked)
-                self._forget(kept)
-                stays = due = False
-            elif grant._end_with(End(State.RELEASED)):
-                kept.idle = now = self._session.now()
-                stays, due = True, now + grant._terms.keep < kept.timed
-                if subscriptions.hooks:  # with the guard, as the next grant is told of
-                    emit.released(grant, now)
-            else:
-                return False
-        if due or not stays or self._waiters:
-            self.go_on()
-        return stays
 
     def _given_back(self, grant: GrantBase) -> None:
         """Note that a grant was given back by a signal handler."""
-        with self._session.guard:
+        with self.session.guard:
             if subscriptions.hooks:
-                emit.released(grant, self._session.now())
+                emit.released(grant, self.session.now())
             if (kept := self._kept_for(grant)) is not None:
-                kept.idle = self._session.now()
+                kept.idle = self.session.now()
         self.go_on()
 
     # For the session.
@@ -273,19 +270,19 @@ class Place:
         """Take the znode of the contender, which is granted; the caller has the guard."""
         self._kept = kept = Kept(self, claim)
         if not self._hand(kept):
-            kept.asked, kept.idle = True, self._session.now()
+            kept.asked, kept.idle = True, self.session.now()
         return kept
 
     def lose(self, grant: GrantBase) -> None:
         """Forget a znode whose grant is lost, or which has lapsed while it was idle."""
-        with self._session.guard:
+        with self.session.guard:
             if (kept := self._kept_for(grant)) is not None:
                 self._forget(kept)
         self.go_on()
 
     def ask(self, grant: GrantBase) -> None:
         """Give the znode back when it is idle: somebody asks for its release."""
-        with self._session.guard:
+        with self.session.guard:
             if (kept := self._kept_for(grant)) is not None:
                 kept.asked = True
         self.go_on()
@@ -294,9 +291,9 @@ class Place:
 
     def go_on(self) -> None:
         """Do what has become due; the caller does not have the guard."""
-        with self._session.guard:
+        with self.session.guard:
             self._decide()
-        self._session.deferred.run()
+        self.session.deferred.run()
 
     def _decide(self) -> None:
         """Defer what has become due; the caller has the guard. Repeatable."""
@@ -311,9 +308,7 @@ class Place:
         kept = self._kept
         if not self._waiters:
             if self._contender is not None:
-                self._session.deferred.add(self._contender.cancel)
-            elif kept is None and self._session.places.get(self._key) is self:
-                del self._session.places[self._key]
+                self.session.deferred.add(self._contender.cancel)
         elif self._contender is None and (kept is None or kept.asked):
             first = next(iter(self._waiters))
             contender = first.contend(self, first.patient)
@@ -324,14 +319,14 @@ class Place:
         """Have the queue watched, and then the time."""
         if kept.looks is None:
             watch = watch_queue(kept.claim.path, partial(self._alone, kept))
-            looks = self._session.attempt(watch)
+            looks = self.session.attempt(watch)
             self._begin(partial(_start, looks, partial(self._seen, kept)))
             kept.looks = looks
         elif kept.watched and kept.grant is not None and kept.idle is not None:
             end = kept.idle + kept.grant._terms.keep
             if end < kept.timed:
                 set_alarm = partial(self._set_alarm, kept)
-                self._session.deferred.add(partial(self._session.later, set_alarm))
+                self.session.deferred.add(partial(self.session.later, set_alarm))
                 kept.timed = end
 
     def _kept_for(self, grant: GrantBase) -> Kept | None:
@@ -340,7 +335,7 @@ class Place:
         return kept if kept is not None and kept.grant is grant else None
 
     def _forget(self, kept: Kept) -> None:
-        self._session.deferred.add(kept.end)
+        self.session.deferred.add(kept.end)
         self._kept = None
 
     def _free(self, kept: Kept) -> bool:
@@ -349,7 +344,7 @@ class Place:
         return unused and self._may_grant(kept)
 
     def _may_grant(self, kept: Kept) -> bool:
-        return self._session.may_grant((kept.claim.path,))
+        return self.session.may_grant((kept.claim.path,))
 
     def _hand(self, kept: Kept) -> bool:
         """Give the znode to the first who waits; return whether somebody does."""
@@ -357,8 +352,8 @@ class Place:
             waiter = next(iter(self._waiters))
             taken = waiter.accept()
             if taken:
-                self._session.deferred.add(waiter.tell)
-                self._session.give(kept.claim, waiter.terms, waiter, kept)
+                self.session.deferred.add(waiter.tell)
+                self.session.give(kept.claim, waiter.terms, waiter, kept)
             self._waiters.pop(waiter, None)  # last: after an interrupt, it is still there
             if taken:
                 return True
@@ -366,17 +361,17 @@ class Place:
 
     def _begin(self, call: Callable[[], object]) -> None:
         """Defer a call that is made once, on a thread that no interrupt strikes."""
-        self._session.deferred.add(partial(self._begin_once, Once(call)))
+        self.session.deferred.add(partial(self._begin_once, Once(call)))
 
     def _begin_once(self, call: Once) -> None:
         if may_be_interrupted():
-            self._session.later(call)
+            self.session.later(call)
         else:
             call()
 
     def over(self, contender: Attempt[object]) -> None:
         """Go on after the contender: it is granted, has failed, or was given up."""
-        with self._session.guard:
+        with self.session.guard:
             if self._contender is contender:
                 granted, error = contender.settled()
                 if granted is None:
@@ -391,17 +386,17 @@ class Place:
                 continue
             if waiter.accept():
                 why = copy_error(error) if isinstance(error, Exception) else error
-                self._session.deferred.add(partial(waiter._resolve, None, why))
+                self.session.deferred.add(partial(waiter._resolve, None, why))
             self._waiters.pop(waiter, None)
 
     def _alone(self, kept: Kept) -> None:
-        with self._session.guard:
+        with self.session.guard:
             kept.watched, self._skips = True, 0
         self.go_on()
 
     def _seen(self, kept: Kept) -> None:
         """Note that the znode must be given back: somebody else is there, or it is gone."""
-        with self._session.guard:
+        with self.session.guard:
             kept.asked = True
             if self._kept is kept and not kept.watched:
                 self._skip = self._skips = min(2 * self._skips or 1, MOST_SKIPPED)
@@ -409,23 +404,23 @@ class Place:
 
     def _leave_queue(self, kept: Kept) -> None:
         give_back = kept.claim.release if kept.grant is None else kept.grant._give_back
-        self._session.forget(kept.claim.path)
-        self._session.attempt(give_back(), recover=give_back).start()
+        self.session.forget(kept.claim.path)
+        self.session.attempt(give_back(), recover=give_back).start()
 
     def _set_alarm(self, kept: Kept) -> None:
         """Set it on the session's own thread: one that nothing can call off would keep that up."""
         kept.call_off()  # a later one, of another lock that keeps for longer
-        left = kept.timed - self._session.now()
-        kept.call_off = self._session.pause(max(0.0, left), partial(self._alarm, kept))
+        left = kept.timed - self.session.now()
+        kept.call_off = self.session.pause(max(0.0, left), partial(self._alarm, kept))
         if self._kept is not kept:  # it has ended meanwhile
             kept.call_off()
 
     def _alarm(self, kept: Kept) -> None:
         """Give the znode back if it has been idle for so long; else set another alarm."""
-        with self._session.guard:
+        with self.session.guard:
             kept.timed = math.inf
             if kept.idle is not None and kept.grant is not None:
-                kept.asked |= self._session.now() >= kept.idle + kept.grant._terms.keep
+                kept.asked |= self.session.now() >= kept.idle + kept.grant._terms.keep
         self.go_on()
 
     def rebuild(
@@ -436,9 +431,9 @@ class Place:
         ``taken``: the options of a grant that nobody may have got. ``struck``: a contender that may
         not have been started.
         """
-        with self._session.guard:
+        with self.session.guard:
             if struck is not None and self._contender is struck:
-                self._session.deferred.add(struck.cancel)
+                self.session.deferred.add(struck.cancel)
                 self._contender = None
             kept, first = self._kept, next(iter(self._waiters), None)
             handed = first is not None and first.accepted
@@ -452,7 +447,7 @@ class Place:
                 if grant is not None and (handed or nobodys):
                     grant._end_with(End(State.RELEASED))
                 if grant is None or (grant._ended and kept.idle is None):
-                    kept.idle = self._session.now()
+                    kept.idle = self.session.now()
                     if grant is not None and grant.released and subscriptions.hooks:
                         emit.released(grant, kept.idle)
         self.go_on()
@@ -463,7 +458,14 @@ def _start(attempt: Attempt[object], over: Callable[[], object]) -> None:
     attempt.start()
 
 
-def _rebuild(session: Session, key: Hashable, waiter: Waiter) -> None:
-    place = session.places.get(key)
-    if place is not None:
-        place.rebuild(struck=waiter.contender)
+def _rebuild(waiter: Waiter) -> None:
+    waiter._place.rebuild(struck=waiter.contender)
+
+
+def place_of(session: Session, key: Hashable) -> Place:
+    """Return the place of all locks with this key: it lives for as long as one of them does."""
+    with session.guard:
+        place: Place | None = session.places.get(key)
+        if place is None:
+            place = session.places[key] = Place(session)
+        return place

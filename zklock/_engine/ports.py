@@ -27,6 +27,11 @@ class Pending(Future[T]):
     # Made once, by setdefault(): it is one step, and no thread or handler can come in between.
     _decided: Any = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether it sends requests as it begins."""
+        return True
+
     def start(self, *, awaited: bool = False) -> Self:
         """Begin; return without waiting. ``awaited``: this thread is about to wait."""
         raise NotImplementedError
@@ -51,7 +56,8 @@ class Transport(Protocol):
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         """Wait for answers to a batch, at most so long; ``False`` at once if others hear them.
 
-        With ``None``, do not sleep: ask again for less than a millisecond.
+        With ``None``, do not sleep: ask again for less than a millisecond. With an empty batch,
+        wait for events, for a moment.
         """
 
 
@@ -122,9 +128,6 @@ class SessionPort(Transport, Protocol):
         A grant may be made only after ``attempt.accept()`` returned true.
         """
 
-    def claim_all(self, attempt: Any, claims: tuple[Claim, ...]) -> Any:
-        """Return a tuple of the grants if the lease is live and all may be made; else ``None``."""
-
     def delete_orphan(self, node: str) -> None:
         """Delete a node that nobody uses."""
 
@@ -143,14 +146,14 @@ class SessionPort(Transport, Protocol):
     def notify(self, calls: list[Callable[[], object]]) -> None:
         """Run users' callbacks on threads of the library."""
 
-    def release_grants(self, *grants: Any, awaited: bool = False) -> Answer:
-        """Give grants back to ZooKeeper, with as many tries as it takes; several together.
+    def release_grant(self, grant: Any, *, awaited: bool = False) -> Answer:
+        """Give a grant back to ZooKeeper, with as many tries as it takes.
 
         ``awaited``: this thread is about to wait for the answer.
         """
 
-    def finish(self, *grants: Any) -> None:
-        """Give back grants whose release was interrupted."""
+    def finish(self, grant: Any) -> None:
+        """Give back a grant whose release was interrupted."""
 
     def confirmed(self, grant: Any, sent: float, there: bool) -> None:
         """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""

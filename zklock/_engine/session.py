@@ -32,6 +32,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import WeakValueDictionary
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.deferred import Deferred
@@ -54,7 +55,7 @@ from zklock._kazoo.client_state import WireObserver
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.states import Change
 from zklock._kazoo.store import Results, shielded
-from zklock._recipes import steps, together
+from zklock._recipes import steps
 from zklock._recipes.effects import (
     Batch,
     Check,
@@ -143,7 +144,7 @@ class Session(NotCopyable, WireObserver):
         self._nodes = OwnNodes()
         self._watchers = Watchers()
         self.deferred = Deferred()
-        self.places: dict[Hashable, Any] = {}  # of kept locks; see ``keep``
+        self.places: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # see ``keep``
         self._attempts: dict[Attempt[Any], None] = {}
         self._parked: dict[Attempt[Any], None] = {}
         self._resuming = False  # some go on, and others when a heartbeat is answered
@@ -178,7 +179,7 @@ class Session(NotCopyable, WireObserver):
 
     def _make_guard(self) -> None:
         self.guard = ReentrantMutex()
-        self._has_guard: Callable[[], bool] = owned_by_me(self.guard)
+        self.has_guard = owned_by_me(self.guard)
 
     # For locks.
 
@@ -225,10 +226,9 @@ class Session(NotCopyable, WireObserver):
         *,
         recover: Callable[[], Recipe[None]] | None = None,
         terms: GrantOptions | None = None,
-        joint: tuple[GrantOptions, ...] = (),
     ) -> Attempt[Any]:
         """Return an attempt at a recipe on this session; it is not started yet."""
-        attempt: Attempt[Any] = Attempt(self, what, recover=recover, terms=terms, joint=joint)
+        attempt: Attempt[Any] = Attempt(self, what, recover=recover, terms=terms)
         if subscriptions.hooks and terms is not None and terms.place is None:
             emit.begun(attempt, self._clock)
         return attempt
@@ -265,41 +265,31 @@ class Session(NotCopyable, WireObserver):
         if self._forked:
             self._executor.end()  # a child that was forked on another thread ends with its threads
 
-    def release_grants(self, *grants: GrantBase, awaited: bool = False) -> Answer:
-        """Give grants back to ZooKeeper, with as many tries as it takes.
+    def release_grant(self, grant: GrantBase, *, awaited: bool = False) -> Answer:
+        """Give a grant back to ZooKeeper, with as many tries as it takes.
 
-        Several of them are given back together: each must be ``alone`` (see ``Claim``).
         ``awaited``: this thread is about to wait for the answer.
         """
         if subscriptions.hooks:
-            for grant in grants:
-                emit.released(grant, self._clock())
-        give_back = grants[0]._give_back
-        if len(grants) > 1:
-            nodes, each = zip(*((grant.path, grant._give_back) for grant in grants), strict=True)
-            give_back = partial(together.give_back, nodes, each)
+            emit.released(grant, self._clock())
+        give_back = grant._give_back
         attempt = self.attempt(give_back(), recover=give_back)
         if self.interrupted:
-            self.later(partial(self._begin_release, attempt, grants, awaited=False))
+            self.later(partial(self._begin_release, attempt, grant, awaited=False))
         else:
-            self._begin_release(attempt, grants, awaited=awaited)
+            self._begin_release(attempt, grant, awaited=awaited)
         return attempt
 
-    def _begin_release(
-        self, attempt: Attempt[None], grants: Iterable[GrantBase], *, awaited: bool
-    ) -> None:
+    def _begin_release(self, attempt: Attempt[None], grant: GrantBase, *, awaited: bool) -> None:
         with self.guard:
-            for grant in grants:
-                self._nodes.forget(grant._paths)
+            self._nodes.forget(grant._paths)
         attempt.start(awaited=awaited)
-        for grant in grants:
-            grant._release_begun = True
+        grant._release_begun = True
 
-    def finish(self, *grants: GrantBase) -> None:
-        """Give back grants whose release was interrupted: those that ended, and were not let go."""
-        for grant in grants:
-            if grant.released and not grant._release_begun:
-                self.release_grants(grant)
+    def finish(self, grant: GrantBase) -> None:
+        """Give back a grant whose release was interrupted: it ended, and was not let go."""
+        if grant.released and not grant._release_begun:
+            self.release_grant(grant)
 
     def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
         """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""
@@ -315,7 +305,7 @@ class Session(NotCopyable, WireObserver):
     @property
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted a change on its own thread."""
-        if self._has_guard():
+        if self.has_guard():
             return True
         return self._handler is not None and self._handler.interrupted()
 
@@ -369,10 +359,7 @@ class Session(NotCopyable, WireObserver):
     def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
         """Send a batch, and note what each of its requests means for the session.
 
-        - A node that it creates, or finds to belong to this session, can then be claimed. What a
-          transaction makes belongs to the present session, if it was the present one when the
-          request was sent, too: ids are not used again, and a connection, which belongs to one
-          session, answers what was asked on it.
+        - A node that it creates, or finds to belong to this session, can then be claimed.
         - A node that is leaving cannot be claimed any more. If the node is granted, the lock is
           being broken: the deletion itself ends the grant. So do the deletions of a transaction
           that checks something first: it may be refused, and the nodes stay.
@@ -393,7 +380,7 @@ class Session(NotCopyable, WireObserver):
         found: list[int] = []
         for at, request in enumerate(batch):
             whole = request.operations if isinstance(request, Transaction) else (request,)
-            if isinstance(whole[0], _FINDS):
+            if isinstance(request, _FINDS):
                 found.append(at)
             elif isinstance(whole[0], Delete):
                 leaving = [it.path for it in whole if isinstance(it, Delete)]
@@ -402,7 +389,7 @@ class Session(NotCopyable, WireObserver):
         if not found:
             send(batch, done)
             return
-        sent, session_id = self._clock(), self._id
+        sent = self._clock()
 
         def on_reply(results: Results) -> None:
             created = False
@@ -416,13 +403,6 @@ class Session(NotCopyable, WireObserver):
                         mine = self._id
                         self._nodes.add(node.path, mine if mine == node.owner else node.owner)
                         self._lease.touched(sent, self._clock())
-                elif isinstance(node, tuple):  # a transaction's
-                    with self.guard:
-                        if session_id is not None and self._id == session_id:
-                            for path in node:
-                                self._nodes.add(path, session_id)
-                            self._lease.touched(sent, self._clock())
-                            created = True
                 found.pop()  # noted: a reader that is struck may have it told again
             if created:
                 self._proved(sent)
@@ -460,21 +440,6 @@ class Session(NotCopyable, WireObserver):
             self._heartbeat.soon()
         self._worker.wake()
         return None
-
-    def claim_all(
-        self, attempt: Attempt[Any], claims: tuple[Claim, ...]
-    ) -> tuple[GrantBase, ...] | None:
-        """Return a grant for each claim, if all can be granted now; else ``None``.
-
-        Who claims several at once has never rested: it does not wait for anybody.
-        """
-        with self.guard:
-            if not self.may_grant(claim.path for claim in claims) or not attempt.accept():
-                return None
-            return tuple(
-                self.give(claim, terms, attempt)
-                for claim, terms in zip(claims, attempt.joint, strict=False)
-            )
 
     def give(
         self, claim: Claim, terms: GrantOptions, asked: Any = None, kept: Any = None
@@ -750,7 +715,7 @@ class Session(NotCopyable, WireObserver):
         """
         if self._late or self._proved_at < self._heartbeat.rested_at:
             return False
-        return self._lease.end - self._clock() >= 2 * self.timeout / HEARTBEATS
+        return self._lease.end - self._clock() >= 2 * self._lease.timeout / HEARTBEATS
 
     def _proved(self, sent: float) -> None:
         with self.guard:

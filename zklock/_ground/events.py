@@ -20,8 +20,7 @@ class Event(threading.Event):
     leave the lock taken: a later ``set()`` would block.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self) -> None:  # what that of threading makes is not needed
         self._set = False
         self._waiting: dict[threading.Lock, None] = {}
 

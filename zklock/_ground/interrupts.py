@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
+
+_SENDS = ssl.SSLSocket.send.__code__
+"""Over TLS, the system call is made in here."""
 
 
 def may_be_interrupted() -> bool:
@@ -22,4 +26,6 @@ def raised_by_the_call(error: BaseException) -> bool:
     Else a signal handler did: it has a frame of its own, which the traceback shows.
     """
     trace = error.__traceback__
+    if trace is not None and trace.tb_next is not None and trace.tb_next.tb_frame.f_code is _SENDS:
+        trace = trace.tb_next
     return trace is None or trace.tb_next is None

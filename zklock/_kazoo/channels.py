@@ -89,7 +89,7 @@ class Answers:
     def _carried_out(self, request: Transaction | Check, results: list[Any]) -> Any:
         refused = _refused(results)
         if refused is None:
-            return tuple([self._unchroot(it) for it in results if isinstance(it, str)]) or None
+            return None
         whole = request.operations if isinstance(request, Transaction) else (request,)
         operation = whole[results.index(refused)]
         node = operation.path if isinstance(operation, Write) else None
@@ -233,8 +233,6 @@ def _transaction(client: Kazoo, request: Transaction | Check) -> Any:
     transaction = client.transaction()
     for each in request.operations if isinstance(request, Transaction) else (request,):
         match each:
-            case Create():
-                transaction.create(each.prefix, each.data, ephemeral=True, sequence=True)
             case Delete(path, version):
                 transaction.delete(path, version)
             case Write(path, data, version):

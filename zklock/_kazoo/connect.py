@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -178,7 +179,9 @@ def new_client(
     if kazoo_options.get("auth_data"):
         kazoo_options["auth_data"] = options.credentials(kazoo_options["auth_data"])
     if kazoo_options.get("sasl_options") is not None:
-        kazoo_options["sasl_options"] = options.sasl(kazoo_options["sasl_options"])
+        kazoo_options["sasl_options"] = told = options.sasl(kazoo_options["sasl_options"])
+        if told["mechanism"] == "GSSAPI":
+            handler.obtain_ticket = partial(options.obtain_ticket, told)
     options.check(kazoo_options)
     check_handler(handler)
     client = Client(hosts, timeout, **kazoo_options)

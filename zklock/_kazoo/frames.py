@@ -75,10 +75,10 @@ class Frames:
         data += chunk
         self._at = 0
 
-    def sort(self, landing: Awaited | None = None) -> None:
+    def sort(self, wanted: Callable[[], bool] | None = None) -> None:
         """Sort what has come, and note in ``told`` what to do.
 
-        With a landing: only up to what is no reply to it.
+        Only for as long as the next frame is ``wanted``.
         """
         data, size = self._data, len(self._data)
         while not self.broken and size - self._at >= _NUMBER:
@@ -88,7 +88,7 @@ class Frames:
             if length < _REPLY.size - _NUMBER or (self._first and length > LONGEST_FIRST):
                 self._impossible(length)
                 return
-            if end > size or (landing is not None and not self.answers(landing)):
+            if end > size or (wanted is not None and not wanted()):
                 return
             self._at = end
             if self._first:
@@ -107,6 +107,11 @@ class Frames:
         at = self._at + _NUMBER
         known = len(self._data) < at + _NUMBER or _number(self._data, at)[0] == number
         return known and request is not None and request.landing is landing
+
+    def has_event(self) -> bool:
+        """Whether the next frame is an event."""
+        at = self._at + _NUMBER
+        return len(self._data) >= at + _NUMBER and _number(self._data, at)[0] == _EVENT_XID
 
     def _pass_on(self, frame: bytes) -> None:
         self.told.append(partial(self.inbox.append, frame))

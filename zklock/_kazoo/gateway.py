@@ -12,7 +12,8 @@ kazoo's frames.
 
 **A caller that waits may read instead**, if nothing else is under way: the reader does not listen
 meanwhile, and no thread has to wake another one. The caller takes the replies to its own requests,
-which come before those to later ones, and leaves all else to the reader.
+which come before those to later ones. While it waits in a queue, it takes the events of the first
+moment. It leaves all else to the reader.
 
 Why it is right:
 
@@ -26,7 +27,8 @@ Why it is right:
    the request to end the session, and at the first sign of the connection's end.
 3. *Replies come in the order of the requests.* The writer gives each request its number, its place
    among those that are due, and its place in the bytes to be sent, in one go. One thread at a time
-   receives and sorts, and nobody begins to while another tells what it has sorted.
+   receives and sorts, and nobody begins to while another tells what it has sorted. So events are
+   told in the order in which they come.
 4. *A later server has seen what our replies have shown.* The handshake carries the highest zxid of
    any reply (``ClientState.seen``).
 5. *What is under way at the end of a connection is dropped, exactly once*: by the reader, when
@@ -50,6 +52,7 @@ import select
 import socket
 import ssl
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -99,11 +102,22 @@ LONGEST = 0.05
 """Seconds. For how long a caller reads without a look whether others have brought its outcome."""
 
 
+class _Events:
+    """What a caller waits for that reads events: no replies."""
+
+    batch: Batch = ()
+    over = True
+
+    def complete(self) -> None:
+        """Nothing was asked."""
+
+
 class GatewaySocket(HandshakingSocket):
     """What kazoo takes for its socket.
 
     ``open``: it takes requests of ours. ``reading``: what a caller reads the replies to.
-    ``writes()``, ``receives()``: whether this thread is the one that does so now.
+    ``writes()``, ``receives()``: whether this thread is the one that does so now. ``teller``: the
+    thread that tells of events it has read while it waits.
     """
 
     def __init__(
@@ -116,6 +130,7 @@ class GatewaySocket(HandshakingSocket):
         super().__init__(sock, state, server, another)
         self.open = False
         self.reading: Awaited | None = None
+        self.teller = 0
         self._reads_until = 0.0  # the caller listens until then
         self._orphans: list[Awaited] = []  # what callers are taking the replies to
         self._struck = False  # an exception has struck in a step, perhaps even before shut_down()
@@ -333,7 +348,8 @@ class GatewaySocket(HandshakingSocket):
                 return
             try:
                 busy = self._frames.due or self._queue or self._held or self._telling
-                if self.open and not busy and self._frames.sorted:
+                tells = self.teller in {0, threading.get_ident()}
+                if self.open and not busy and tells and self._frames.sorted:
                     self.reading = landing
                     self._poller.modify(self.fileno(), 0)
             finally:
@@ -361,8 +377,11 @@ class GatewaySocket(HandshakingSocket):
         """Wait for replies to a batch, at most so long, and take those that have come.
 
         ``False`` at once if this caller reads no more. When its time is over, the reader listens.
-        With ``None`` it does not sleep, as an event loop runs on it.
+        With ``None`` it does not sleep, as an event loop runs on it. An empty batch stands for
+        events: see ``_hear_events``.
         """
+        if not batch:
+            return self._hear_events(seconds or 0.0)
         awaited, number, goes_on = self.reading, self.fileno(), False
         if awaited is None or awaited.batch is not batch or number < 0:
             return False
@@ -390,7 +409,7 @@ class GatewaySocket(HandshakingSocket):
                     return
                 self._orphans.append(awaited)
                 come = self._receive_once()
-                self._frames.sort(awaited)
+                self._frames.sort(partial(self._frames.answers, awaited))
                 told, self._frames.told = self._frames.told, []
                 if not (come and self._frames.answers(awaited)):
                     self._listen()
@@ -404,6 +423,52 @@ class GatewaySocket(HandshakingSocket):
             self._struck = True
             self.shut_down()
             raise
+
+    def _hear_events(self, seconds: float) -> bool:
+        """Wait for what comes next, for a moment, and take the events that come before all else.
+
+        ``False`` at once if something is under way: the reader listens.
+        """
+        waiting, number = _Events(), self.fileno()
+        if self.reading is None:
+            self._lend(waiting)
+        if self.reading is not waiting or number < 0:
+            return False
+        self._reads_until = clock() + LONGEST
+        try:
+            poll = select.poll()
+            poll.register(number, select.POLLIN)
+            if poll.poll(math.ceil(1000 * min(seconds, LONGEST))):
+                self._take_events(waiting)
+        finally:
+            self._reads_until = 0.0
+            with self._receiving:
+                if self.reading is waiting:
+                    self._listen()
+        return True
+
+    def _take_events(self, waiting: Awaited) -> None:
+        """Tell of the events that have come before all else; nobody receives meanwhile."""
+        try:
+            with self._receiving:
+                if self.reading is not waiting:
+                    return
+                self.teller, self._reads_until = threading.get_ident(), math.inf
+                self._receive_once()
+                self._frames.sort(self._frames.has_event)
+                told, self._frames.told = self._frames.told, []
+            for tell in told:
+                tell()
+        except BaseException:
+            self._struck = True
+            self.shut_down()
+            raise
+        finally:
+            self.teller = 0
+        if self._frames.inbox:
+            self.state.wake_kazoo()
+        if not self._frames.sorted:
+            self._wake_reader()
 
     def _wait(self, poll: select.poll, seconds: float) -> bool:
         began, limit = clock(), min(seconds, LONGEST)

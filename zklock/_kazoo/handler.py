@@ -14,6 +14,7 @@ threading handler it adds:
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import select
 import ssl
@@ -33,7 +34,7 @@ from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.process import this_process
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.refusals import CLOSING
+from zklock._kazoo.refusals import CLOSING, NO_KDC, no_ticket
 from zklock._kazoo.socket import _SILENT
 from zklock._kazoo.wake import Wakes
 from zklock._kazoo.wire_request import Awaited, WireRequest
@@ -46,8 +47,9 @@ _UNHEARD = "does not answer"
 class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threading handler, with a view of the wire. One handler serves one client.
 
-    ``served`` is the client. ``open_results`` are kazoo's that are not there yet. See
-    ``ClientState`` for other attributes.
+    ``served`` is the client. ``open_results`` are kazoo's that are not there yet. ``obtain_ticket``
+    gets the Kerberos ticket for a host, if the client uses Kerberos. See ``ClientState`` for other
+    attributes.
     """
 
     _connection: type[GatewaySocket] = GatewaySocket
@@ -66,6 +68,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             )
         self._process = this_process()
         self.open_results: set[weakref.ref[Any]] = set()
+        self.obtain_ticket: Callable[[str], object] | None = None
 
     @property
     def forked(self) -> bool:
@@ -107,6 +110,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             self._count(server, host, address)
             self._wanted = kwargs["timeout"]
             kwargs["timeout"] = self._within(kwargs["timeout"])
+            if self.obtain_ticket is not None:
+                self._obtain_ticket(self.obtain_ticket, server, host)
         another = partial(super().create_connection, *args, **kwargs)
         if self.met(server) is None:  # else what the last try met counts until this one is over
             self.note(server, _UNHEARD)
@@ -126,6 +131,19 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             self.note(server, _SILENT)
         return self._connection(sock, self, server, another)
 
+    def _obtain_ticket(self, obtain: Callable[[str], object], server: str, host: str) -> None:
+        """Get the Kerberos ticket for a server; without one, it is not asked, and tried again."""
+        if self.met(server) is None:
+            self.note(server, NO_KDC)
+        try:
+            obtain(host)
+        except Exception as error:
+            missing = no_ticket(error)
+            self.note(server, missing)
+            raise ConnectionRefusedError(errno.EACCES, str(missing)) from error
+        if self.met(server) is NO_KDC:
+            self.note(server, _UNHEARD)
+
     def _within(self, seconds: float) -> float:
         """Return how long a server may take to accept a connection, in seconds."""
         seconds = min(seconds, self.session_timeout or seconds) / (self.servers + 1)
@@ -135,16 +153,13 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 raise TimeoutError("the time to connect is over")
         return seconds
 
-    @property
-    def open_connection(self) -> GatewaySocket | None:
-        """The connection on which our requests go out at once."""
-        connection = self._socket
-        return None if connection is None or self.forked or not connection.open else connection
-
     def interrupted(self) -> bool:
         """Whether this is a signal handler that has interrupted its own thread in here."""
         connection = self._socket
-        return connection is not None and (connection.writes() or connection.receives())
+        if connection is None:
+            return False
+        tells = connection.teller == threading.get_ident()
+        return tells or connection.writes() or connection.receives()
 
     def write(self, requests: Sequence[WireRequest], landing: Awaited | None = None) -> None:
         """Send our requests, or drop them; those that the user has queued in kazoo go before.

@@ -85,6 +85,20 @@ def sasl(given: Any) -> dict[str, Any]:
     return options
 
 
+def obtain_ticket(options: Mapping[str, Any], host: str) -> None:
+    """Have Kerberos's library get the ticket for a server, unless it is in the cache.
+
+    Raises what the library raises. kazoo, which does the same after the handshake, takes that for a
+    refusal by the server, and gives the client up for good.
+    """
+    make = import_module("puresasl.client").SASLClient
+    client = make(host, **{"service": "zookeeper", **options})
+    try:
+        client.process()
+    finally:
+        client.dispose()
+
+
 def check(options: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` or ``ValueError`` for what would end kazoo's connection thread."""
     if options.get("client_id"):

@@ -55,11 +55,17 @@ NO_SASL = Refusal(
     "read its log; if the client uses SASL, the server may not be set up for it",
 )
 
+NO_KDC = Refusal(
+    "was not asked yet: the KDC has not answered", "repair the network to it, or the KDC"
+)
+
 CLOSING = frozenset({NO_QUORUM, READ_ONLY, WANTS_TLS, NO_TLS, FULL, SELECTIVE, FOREIGN, CLOSED})
 
 NOT_SERVING, ONLY_READS = b"not currently serving", b"Mode: read-only"
 _TLS = b"\x15", b"\x16"
 """First bytes of an answer over TLS: an alert, or a part of the handshake."""
+_NOT_NOW = {9, 10}
+"""OpenSSL's codes for a certificate that is not valid yet, or has expired."""
 _ENDS = {"UNEXPECTED_EOF_WHILE_READING", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 
 
@@ -69,15 +75,28 @@ def of_tls(error: ssl.SSLError) -> Refusal | None:
     if reason in _ENDS or isinstance(error, ssl.SSLEOFError):
         return None
     if isinstance(error, ssl.SSLCertVerificationError):
+        reason = f"{reason}: {error.verify_message}"
         todo = (
-            "ca= must name the authority of its certificate, and hosts must name the server as "
-            "its certificate does"
+            "renew its certificate, or correct the clock of this machine"
+            if error.verify_code in _NOT_NOW
+            else "ca= must name the authority of its certificate, and hosts must name the server "
+            "as its certificate does"
         )
     elif "ALERT" in reason or "CERTIFICATE" in reason:
         todo = "it may require a client certificate that it trusts: certfile=, keyfile="
     else:
         todo = "compare the TLS settings of both sides"
-    return Refusal(f"was refused by TLS: {error.reason or error}", todo)
+    return Refusal(f"was refused by TLS: {reason or error}", todo)
+
+
+def no_ticket(error: Exception) -> Refusal:
+    """Return what an error of Kerberos's library says: it ends with a text and a number."""
+    last = error.args[-1] if error.args else type(error).__name__
+    cause = last[0] if isinstance(last, tuple) else last
+    return Refusal(
+        f"was not asked, as there is no Kerberos ticket for it: {cause}",
+        "renew the tickets, such as by kinit; check the KDC and the names of the servers",
+    )
 
 
 def refusal(connect: Callable[[bool], Any], tls: bool) -> Refusal | None:

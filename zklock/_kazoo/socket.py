@@ -130,6 +130,8 @@ class HandshakingSocket:
         except TimeoutError:
             self.state.was_silent()
             return False
+        except ssl.SSLError:
+            raise  # a certificate that is refused: kazoo logs that
         except OSError:
             return False
         # Any other answer is enough: the word may be forbidden.

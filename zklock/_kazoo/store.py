@@ -16,7 +16,7 @@ from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
 from zklock._kazoo import wire
 from zklock._kazoo.client import Kazoo
-from zklock._kazoo.failures import MAX_REQUEST, failed, too_large, translate
+from zklock._kazoo.failures import MAX_REQUEST, failed, too_large
 from zklock._recipes.effects import (
     Batch,
     Create,
@@ -26,7 +26,6 @@ from zklock._recipes.effects import (
     MakePath,
     Request,
     Sync,
-    Transaction,
     parent_of,
 )
 
@@ -104,12 +103,6 @@ class Store:
         ):
             self._makings.follow(landing)
             return
-        if making and isinstance(first, Transaction):
-            for each in first.operations:
-                if isinstance(each, Create) and (path := parent_of(each.prefix)) in making:
-                    # Those who have asked for a contender there before wait for that node.
-                    landing.fail(translate(exceptions.NoNodeError(), path))
-                    return
         self._send(landing, awaited=awaited)
 
     def _send(self, landing: Landing, start: int = 0, awaited: bool = False) -> None:

@@ -44,7 +44,7 @@ from zklock._wire.codec import (
 )
 
 # Plain numbers: an ``Op`` takes as long to look up as a request to encode.
-CREATE, CREATE_2, DELETE, CHECK = map(int, (Op.CREATE, Op.CREATE2, Op.DELETE, Op.CHECK))
+CREATE_2, DELETE, CHECK = map(int, (Op.CREATE2, Op.DELETE, Op.CHECK))
 EXISTS, GET_DATA, SET_DATA, SYNC = map(int, (Op.EXISTS, Op.GET_DATA, Op.SET_DATA, Op.SYNC))
 GET_CHILDREN, GET_CHILDREN_2, MULTI = map(int, (Op.GET_CHILDREN, Op.GET_CHILDREN2, Op.MULTI))
 
@@ -121,7 +121,6 @@ def _versioned(it: Delete | Check, chroot: str, _: Any) -> bytes:
 
 
 _PARTS: dict[type, tuple[int, Encoder]] = {
-    Create: (CREATE, _create),
     Delete: (DELETE, _versioned),
     Write: (SET_DATA, _write),
     Check: (CHECK, _versioned),

@@ -159,9 +159,12 @@ class LockBase(NotCopyable, LockContext[G]):
             mine = self._holdings()
             mine.grants = (*mine.grants, shared)
             return shared  # nothing can strike between the two
+        terms = self._options()
+        kept = self._take_kept(terms)
+        if kept is not None:
+            return kept
         self._check_own(waits=limit is None)
-        entry, terms = self._contender(patient, **wanted)
-        attempt = self._attempt(entry, terms)
+        entry, attempt = self._attempt(terms, patient, **wanted)
         del terms, wanted  # many may wait
         try:
             self._users[attempt] = None
@@ -276,14 +279,6 @@ class LockBase(NotCopyable, LockContext[G]):
             naming=self._naming,
         )
 
-    def _contender(self, patient: bool, **wanted: Any) -> tuple[lock_recipe.Entry, GrantOptions]:
-        """Return a new contender, and the options of its grant."""
-        terms = self._options()
-        entry = self._entry(_data(terms.identity), patient, **wanted)
-        if subscriptions.hooks:
-            entry.queued = emit.queued(terms, self._session.now)
-        return entry, terms
-
     def _options(self) -> GrantOptions:
         """Return the options of a grant to the running thread or task."""
         return GrantOptions(
@@ -299,9 +294,17 @@ class LockBase(NotCopyable, LockContext[G]):
             keep=self._keep_for,
         )
 
-    def _attempt(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
-        if self._keep_for:
-            return self._waiter(entry, terms)
+    def _attempt(
+        self, terms: GrantOptions, patient: bool, **wanted: Any
+    ) -> tuple[lock_recipe.Entry | None, Attempt[G | None]]:
+        """Return an attempt, and the contender if there is one for this attempt alone."""
+        entry = self._entry(_data(terms.identity), patient, **wanted)
+        return entry, self._contend(entry, terms)
+
+    def _contend(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[Any]:
+        """Return an attempt with this contender."""
+        if subscriptions.hooks:
+            entry.queued = emit.queued(terms, self._session.now)
         return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
 
     def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
@@ -310,7 +313,7 @@ class LockBase(NotCopyable, LockContext[G]):
         ``told(attempt)`` is called once there is an outcome, on the thread that brings it. It must
         not block. After ``attempt.cancel()`` there is no grant, or it says that it came too late.
         """
-        attempt = self._attempt(*self._contender(patient=True))
+        _, attempt = self._attempt(self._options(), patient=True)
         attempt.when_done(lambda: told(attempt))
         return attempt.start()
 
@@ -328,15 +331,9 @@ class LockBase(NotCopyable, LockContext[G]):
         grant._kept = True
         mine.grants = (*left, grant)
 
-    # Of a lock with ``keep``; see ``keeping``.
-
-    def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
-        """Return a grant, if one may be had at once."""
+    def _take_kept(self, terms: GrantOptions) -> G | None:
+        """Return a grant of a kept lock, if one may be had at once; see ``keeping``."""
         return None
-
-    def _waiter(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
-        """Return what stands for an attempt at it."""
-        raise NotImplementedError
 
     def _newest(self) -> G:
         """Return the newest grant of the running thread or task; ``NotHeld`` if there is none."""

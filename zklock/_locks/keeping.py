@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import os
 from functools import partial
-from typing import Unpack, cast
+from typing import Any, Unpack
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
-from zklock._engine.keep import Place, Waiter
+from zklock._engine.keep import Place, Waiter, place_of
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import AnyClient
-from zklock._kazoo.loops import check_thread
-from zklock._locks.base import G, LockBase, Options, default_identity, limit_of
+from zklock._locks.base import G, LockBase, Options, default_identity
 from zklock._recipes import lock as lock_recipe
 from zklock._recipes.nodedata import KEEPS, NodeData
-from zklock._telemetry import emit, subscriptions
 
 
 class Keeps(LockBase[G]):
@@ -38,26 +36,22 @@ class Keeps(LockBase[G]):
             "seconds from 0 on",
         )
         super().__init__(client, path, **options)
-        if self._keep_for and self._identity is None:
-            # The process's, as a kept znode outlives the thread or task that has acquired it.
-            self._identity = default_identity(os.getpid(), "")
-        self._key = self._path, self._KIND, self._identity, self._naming, self._tidy
+        self._place: Place | None = None
+        if self._keep_for:
+            if self._identity is None:
+                # The process's, as a kept znode outlives the thread or task that has acquired it.
+                self._identity = default_identity(os.getpid(), "")
+            key = self._path, self._KIND, self._identity, self._naming, self._tidy
+            self._place = place_of(self._session, key)
 
-    def _take_kept(self, blocking: bool, timeout: float | None) -> G | None:
-        if not self._keep_for:
+    def _take_kept(self, terms: GrantOptions) -> G | None:
+        place = self._place
+        if place is None or not place.idle:
             return None
-        limit_of(blocking, timeout)
-        check_thread("acquire()")
-        place: Place | None = self._session.places.get(self._key)
-        if place is None or not place.idle or self._again() is not None:
-            return None
-        self._session.check_usable()
-        self._check_own(waits=False)
-        terms = self._options()
         grant: G | None = None
         rebuild = partial(place.rebuild, terms)
         try:
-            grant = cast("G | None", place.take(terms))
+            grant = place.take(terms)
             if grant is not None:
                 self._keep(grant)
             return grant
@@ -67,15 +61,17 @@ class Keeps(LockBase[G]):
             self._session.post(rebuild)
             raise
 
-    def _waiter(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[G | None]:
-        contend = partial(self._contend, terms.identity)
-        waiter = Waiter(self._session, self._key, terms, contend, patient=entry.patient)
-        return cast("Attempt[G | None]", waiter)  # it is used as one
+    def _attempt(
+        self, terms: GrantOptions, patient: bool, **wanted: Any
+    ) -> tuple[lock_recipe.Entry | None, Attempt[G | None]]:
+        if self._place is None:
+            return super()._attempt(terms, patient, **wanted)
+        waiter: Any = Waiter(self._place, terms, self._contend_for, patient=patient)
+        return None, waiter  # it is used as an attempt
 
-    def _contend(self, identity: str, place: Place, patient: bool) -> Attempt[object]:
+    def _contend_for(self, place: Place, patient: bool) -> Attempt[object]:
         """Return a contender for a place."""
+        identity = self._identity or ""
         entry = self._entry(bytes(NodeData(identity.encode(), payload=KEEPS)), patient)
         terms = GrantOptions(self._path, identity, self._GRANT, kind=self._CALLED, place=place)
-        if subscriptions.hooks:
-            entry.queued = emit.queued(terms, self._session.now)
-        return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
+        return self._contend(entry, terms)

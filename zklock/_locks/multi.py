@@ -34,12 +34,11 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
         run(self._verify, timeout)
 
     def release(self) -> None:
-        """Release all of them, those of one client together, in one transaction.
+        """Release all of them. An error at one does not stop the others.
 
-        An error at one does not stop the others.
         A re-entrant lock that was acquired more often stays held. Raises ``LockLost`` for a lock
         that was lost, and ``NotHeld`` if it was released before. If there are several errors, the
-        last one is raised, with the earlier ones as its context. Each lock takes as long as
+        last one is raised, with the earlier ones as its context. It takes as long as
         ``Grant.release``.
         """
         run(self._release)
@@ -54,7 +53,8 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
     They are acquired in the order of their full paths (with the client's chroot): no two
     ``MultiLock`` can deadlock. The same path twice raises ``ValueError``: in the constructor if the
     clients name a server in common, else in ``acquire``. While it waits for one lock, it holds
-    those before it. Free locks of one client are acquired together, in one transaction.
+    those before it. Free locks are asked for back to back, in about one round trip; with
+    ``blocking=False``, one after the other.
 
     ``timeout``: seconds for all of them together, ``None`` for no limit. The timeouts of the locks
     do not count. ``on_lost(loss)``: called once, for the first lock that is lost. The callbacks of
@@ -63,7 +63,7 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
     The object may be shared by threads.
 
     *Not guaranteed:* that all are lost when one is. That the locks after one that is not free are
-    left alone: it stands in their queues for a moment. If two ensembles have the same full path,
+    left alone: it may hold them for a moment. If two ensembles have the same full path,
     the order between them is not guaranteed in two cases: that path is deleted and made again on
     one of them, or the data of one ensemble are a copy of the other's. Use a ``timeout`` there.
     """

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from zklock._engine.attempt import Attempt
 from zklock._engine.callbacks import check_callbacks
 from zklock._engine.contexts import LockContext
-from zklock._engine.grant import GrantBase, GrantOptions, Losable, release_together
+from zklock._engine.grant import GrantBase, Losable
+from zklock._engine.ports import Answer
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._kazoo.loops import check_thread
-from zklock._locks.base import LockBase, limit_of, outcome, undo
-from zklock._recipes import lock as lock_recipe, queries, together
+from zklock._locks.base import LockBase, limit_of, outcome
+from zklock._recipes import queries
 from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld, ZkLockError
 from zklock.token import FencingToken
 
-_MOST = 64
-"""The most locks of a ticket."""
-
-_MOST_BYTES = 500_000
-"""The most bytes of a ticket, by the paths and the data of its contenders. It is half of what
-ZooKeeper takes for a request."""
-
-_Contender: TypeAlias = tuple[lock_recipe.Entry, GrantOptions]
-
 G = TypeVar("G", bound=GrantBase)
-_Uses: TypeAlias = list[tuple[LockBase[G], G]]
 L = TypeVar("L", bound=LockBase[Any])
 
 
@@ -47,10 +38,8 @@ class MultiGrantBase(Losable, Generic[G]):
         self, locks: Sequence[LockBase[G]], grants: Sequence[G], on_lost: LostCallback | None
     ) -> None:
         self.grants = tuple(grants)
-        # What is to be given back, and together what is given back at a time, first the last one.
-        self._left: tuple[_Uses[G], ...] = ()
-        for use in zip(locks, self.grants, strict=True):
-            self._left = ([use], *self._left)
+        # What is to be given back, first the last one.
+        self._left = tuple(zip(reversed(locks), reversed(self.grants), strict=True))
         self._lost: dict[None, Loss] = {}  # set once, by setdefault(), which is one step
         self._over = False  # given back; a re-entrant lock may still be held by other grants
         self._callbacks = [on_lost] if on_lost else []
@@ -105,7 +94,6 @@ class MultiGrantBase(Losable, Generic[G]):
         try:
             self._check_given()
             self._set_over()
-            self._left = tuple(self._groups())
             await self._give_all_back()
         except ZkLockError:
             raise
@@ -119,30 +107,32 @@ class MultiGrantBase(Losable, Generic[G]):
     _give_back_use = _release
 
     async def _give_all_back(self) -> None:
+        """Ask for all releases, and then wait for the answers."""
+        answers: list[tuple[G, Answer]] = []
         failed: ZkLockError | None = None
         while self._left:
+            lock, grant = self._left[0]
             try:
-                await _give_back(self._left[0])
+                answer = _begin_release(lock, grant)
+                if answer is not None:
+                    answers.append((grant, answer))
             except ZkLockError as error:
-                error.__context__ = error.__context__ or failed
-                failed = error
+                failed = _after(failed, error)
             self._left = self._left[1:]
+        now = self.grants[0]._keeper.now
+        asked = now()
+        for grant, answer in reversed(answers):  # the last one comes last
+            try:
+                await grant._answered(answer, max(0.0, asked + grant._keeper.moment - now()))
+            except ZkLockError as error:
+                failed = _after(failed, error)
         if failed is not None:
             raise failed
 
-    def _groups(self) -> Iterable[_Uses[G]]:
-        """Return what is given back at a time: together what ends with its nodes on one session."""
-        groups: dict[object, _Uses[G]] = {}
-        for ((lock, grant),) in self._left:
-            together = grant._alone and grant.held and not lock._used_more(grant)
-            groups.setdefault(grant._keeper if together else grant, []).append((lock, grant))
-        return groups.values()
-
     def _abandon_body(self) -> None:
         self._set_over()
-        self._left = tuple([use] for uses in self._left for use in uses)
         while self._left:
-            ((lock, grant),) = self._left[0]
+            lock, grant = self._left[0]
             lock._abandon_use(grant)
             self._left = self._left[1:]
 
@@ -186,17 +176,15 @@ class MultiGrantBase(Losable, Generic[G]):
         return f"<{type(self).__name__} {', '.join(grant.lock_path for grant in self.grants)}>"
 
 
-async def _give_back(uses: _Uses[G]) -> None:
-    """Release grants; several are the only uses of grants of one session."""
-    if len(uses) == 1:
-        ((lock, grant),) = uses
-        await lock._give_back(grant)
-        return
+def _begin_release(lock: LockBase[G], grant: G) -> Answer | None:
+    """Give up one use of a grant; return the answer to come, if it was the last one."""
+    if grant.held and lock._used_more(grant):
+        lock._holdings().drop(grant)
+        return None
     try:
-        await release_together([grant for _, grant in uses])
+        return grant._end()
     finally:
-        for lock, grant in uses:
-            lock._forget(grant, lock._holdings())
+        lock._forget(grant, lock._holdings())
 
 
 M = TypeVar("M", bound=MultiGrantBase[Any])
@@ -211,8 +199,6 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
     _GRANT: type[M]
     _MEMBER: type[L]
     """The class of the locks."""
-    _TICKETS: ClassVar[int] = 2
-    """How often an acquire asks for locks together without getting all of them at once."""
 
     def __init__(
         self,
@@ -285,7 +271,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
                     self._keep(grant)
                     return grant  # inside the try: an interrupt before the return must not miss it
                 self._undo(call)
-                if not complete:
+                if not complete and call.end != math.inf:
                     return None
             except BaseException:
                 try:
@@ -305,8 +291,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         """Give back what a call has acquired, which nobody has got. Repeatable; does not wait."""
         if call.grant is not None:
             call.grant._set_over()
-        if call.ticket is not None:
-            undo(call.ticket)
+        self._undo_tries(call)
         while call.grants:
             lock, grant = next(reversed(call.grants.items()))
             if not lock._used_more(grant):
@@ -327,18 +312,10 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
             order = await self._order(call)
         except NoAnswer:
             return False
-        tickets = self._TICKETS
-        while rest := order[len(call.grants) :]:
-            self._check_cancelled(call)
-            asked = self._contenders(call, rest) if tickets else {}
-            if len(asked) > 1:
-                got = await self._by_ticket(call, asked)
-                if got is None:
-                    return False
-                if got == len(asked):
-                    continue
-                tickets -= 1
-            if not await self._one(call, order[len(call.grants)]):
+        if call.end is not None and len(order) > 1:
+            await self._try(call, order)
+        for lock in order[len(call.grants) :]:
+            if not await self._one(call, lock):
                 return False
         return True
 
@@ -356,15 +333,55 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
             birth = (0, 0)
             if counted[path] > 1:
                 query = partial(queries.birth, lock.path)
-                birth = await lock._ask("acquire()", query, self._limit(call, lock))
+                limit = lock._session.moment if call.end is None else self._seconds_left(call)
+                birth = await lock._ask("acquire()", query, limit)
             self._check_cancelled(call)
             if order.setdefault((path, birth), lock) is not lock:
                 raise _twice(lock)
         return [order[key] for key in sorted(order)]
 
+    async def _try(self, call: _Call[L, M], order: Sequence[L]) -> None:
+        """Ask for all at once, and keep those before the first that is not free.
+
+        Those behind that one are given back. So whoever waits for a lock holds none that comes
+        after it, and no two wait in a ring. An acquire that may not wait does not come here: two of
+        them could each find a lock of the other's, and both get nothing.
+        """
+        for lock in order:
+            lock._session.check_usable()
+            if lock._again() is not None:
+                break
+            _, attempt = lock._attempt(lock._options(), patient=False)
+            call.tries[lock] = attempt
+            lock._users[attempt] = None
+            self._check_cancelled(call)
+            lock._FRONT.begin(attempt)
+        began = self._now()
+        got: dict[L, Any] = {}
+        for lock, attempt in reversed(call.tries.copy().items()):  # the last answer comes last
+            limit = min(began + lock._session.moment - self._now(), self._seconds_left(call))
+            got[lock] = await outcome(lock._FRONT, attempt, max(0.0, limit))
+        for lock in order:
+            grant = got.get(lock)
+            if grant is None:
+                break
+            call.grants[lock] = grant
+            lock._keep(grant)
+            lock._users.pop(call.tries[lock], None)
+            del call.tries[lock]
+        self._undo_tries(call)
+
+    def _undo_tries(self, call: _Call[L, M]) -> None:
+        """Give back, without waiting, what was tried and is not kept. Repeatable."""
+        while call.tries:
+            lock, attempt = next(reversed(call.tries.items()))
+            lock._undo(attempt)
+            call.tries.popitem()
+
     async def _one(self, call: _Call[L, M], lock: L) -> bool:
         """Acquire one of the locks. Return whether it was in time."""
-        wait = {} if call.end is None else {"timeout": max(0.0, call.end - self._now())}
+        self._check_cancelled(call)
+        wait = {} if call.end is None else {"timeout": self._seconds_left(call)}
         # A cancel() after the last look has reached no pending acquire: so look once more there.
         check = partial(self._check_cancelled, call)
         grant = await lock._acquire(bool(wait), check=check, **wait)
@@ -373,65 +390,13 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         call.grants[lock] = grant
         return True
 
-    def _contenders(self, call: _Call[L, M], rest: Sequence[L]) -> dict[L, _Contender]:
-        """Return contenders for the first of these locks, as far as one ticket can be for them.
-
-        They are on one session, and a contender is all that each needs.
-        """
-        found: dict[L, _Contender] = {}
-        size = 0
-        for lock in rest[:_MOST]:
-            if lock._session is not rest[0]._session:
-                break
-            lock._session.check_usable()
-            entry, terms = lock._contender(patient=call.end is not None)
-            size += len(entry.data) + 2 * len(lock.path)
-            if not entry.alone or size > _MOST_BYTES or lock._again() is not None:
-                break
-            lock._check_own(waits=call.end == math.inf)
-            found[lock] = entry, terms
-        return found
-
-    async def _by_ticket(self, call: _Call[L, M], asked: Mapping[L, _Contender]) -> int | None:
-        """Acquire the first of these, up to one that is not free; return how many.
-
-        Return ``None`` if there was no answer in time.
-        """
-        locks = list(asked)
-        session, front = locks[0]._session, locks[0]._FRONT
-        entries = [entry for entry, _ in asked.values()]
-        joint = tuple(terms for _, terms in asked.values())
-        call.ticket = ticket = session.attempt(
-            together.acquire(entries),
-            recover=lambda: together.leave(entries),
-            terms=joint[0],
-            joint=joint,
-        )
-        limit = self._limit(call, locks[0])
-        try:
-            for lock in locks:
-                lock._users[ticket] = None
-            self._check_cancelled(call)
-            front.begin(ticket)
-            grants = await outcome(front, ticket, session.moment if limit == 0 else limit)
-        finally:
-            for lock in locks:
-                lock._users.pop(ticket, None)
-        if grants is None:
-            return None
-        for lock, grant in zip(locks, grants, strict=False):
-            call.grants[lock] = grant
-            lock._keep(grant)
-        return len(grants)
-
     def _now(self) -> float:
         """Return the time of the clock that a whole call goes by: that of the first lock."""
         return self._locks[0]._session.now()
 
-    def _limit(self, call: _Call[L, M], lock: L) -> float | None:
-        """Return how long to wait for an answer about this lock, in seconds."""
-        left = lock._session.moment if call.end is None else max(0.0, call.end - self._now())
-        return None if left == math.inf else left
+    def _seconds_left(self, call: _Call[L, M]) -> float:
+        """Return how long a call that may wait goes on at most."""
+        return math.inf if call.end is None else max(0.0, call.end - self._now())
 
     def _check_cancelled(self, call: _Call[L, M]) -> None:
         """Raise ``AcquireCancelled`` if ``cancel`` was called; maybe no lock was pending then."""
@@ -462,9 +427,15 @@ class _Call(Generic[L, M]):
 
     end: float | None
     cancels: object
-    ticket: Attempt[Any] | None = None
+    tries: dict[L, Attempt[Any]] = field(default_factory=dict)
     grants: dict[L, Any] = field(default_factory=dict)
     grant: M | None = None
+
+
+def _after(earlier: ZkLockError | None, error: ZkLockError) -> ZkLockError:
+    """Return the error, with an earlier one as its context unless it has one."""
+    error.__context__ = error.__context__ or earlier
+    return error
 
 
 def full_path(lock: LockBase[Any]) -> str:

@@ -48,7 +48,7 @@ class ThreadLock(LockBase[Grant], Enters[Grant]):
         also raises ``WouldDeadlock`` if this thread already holds the lock by any object of this
         client.
         """
-        return self._take_kept(blocking, timeout) or run(self._acquire, blocking, timeout)
+        return run(self._acquire, blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None

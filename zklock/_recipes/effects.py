@@ -5,8 +5,7 @@ A recipe is a generator. It yields one of
 - a *batch*: a tuple of requests that are sent back to back on one session; the answer is the
   tuple of their results, in the same order. Requests of one session take effect in the order
   sent. A batch waits unsent while the client is disconnected.
-- ``Claim``: take the grant, if the lease is live; the answer is the grant. ``ClaimAll``: the same
-  for several at once.
+- ``Claim``: take the grant, if the lease is live; the answer is the grant.
 - ``Wait``: sleep until something happens to one of the watched nodes; the answer is an ``Event``.
 - ``Pause``: sleep for some seconds.
 - ``AbandonCreate``: leave a contender that may still come to the host; the answer is ``None``, at
@@ -132,19 +131,15 @@ class Delete:
     version: int = -1
 
 
-Operation: TypeAlias = Create | Delete | Write | Check
+Operation: TypeAlias = Delete | Write | Check
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Carry out operations in this order, all or none → the paths of the nodes that it creates.
+    """Carry out operations in this order, all or none → ``None``.
 
-    It creates nodes alone or none at all: then its result is ``None``. A failure is that of the
-    first operation that was refused. Reply lost: it may or may not be done.
-
-    The answer does not tell which session owns new nodes. The host lets them be claimed only if it
-    had one and the same session when it sent this and when it heard the answer: then that session
-    owns them.
+    A failure is that of the first operation that was refused. Reply lost: it may or may not be
+    done.
     """
 
     operations: tuple[Operation, ...]
@@ -185,17 +180,6 @@ class Claim:
     abandoned: bool | None = None
     alone: bool = False
     undo: Callable[[], Recipe[None]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimAll:
-    """Become the holder of several nodes → the tuple of the grants, in this order.
-
-    ``None``: not all of them can be granted now, so none is. This does not wait for a lease. After
-    any other answer, an empty tuple too, the attempt cannot be given up any more.
-    """
-
-    claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,4 +327,4 @@ Request: TypeAlias = (
 )
 Batch: TypeAlias = tuple[Request, ...]
 T = TypeVar("T")
-Recipe: TypeAlias = Generator[Batch | Claim | ClaimAll | Wait | Pause | AbandonCreate, Any, T]
+Recipe: TypeAlias = Generator[Batch | Claim | Wait | Pause | AbandonCreate, Any, T]

@@ -148,11 +148,8 @@ def delete(
     request: Delete | Transaction | None = None,
     *,
     tidy: bool = False,
-    lasting: bool = False,
 ) -> Recipe[None]:
     """Delete a contender's node, with as many tries as it takes; if the session is gone, so is it.
-
-    A ``lasting`` node is not: then ``SessionReplaced`` is raised.
 
     Only ``AccessDenied`` is final. An unexpected error may pass, so the deletion is tried again. It
     is then sent without the write that came with it: an error of that write would not pass. If ACLs
@@ -183,8 +180,7 @@ def delete(
                 yield Pause(backoff(tries))
                 tries += 1
     except SessionReplaced:
-        if lasting:
-            raise
+        return
 
 
 def _delete_unmarked(path: str) -> Recipe[None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from zklock._engine.contexts import AttemptingBase, B, EnteredContext, GrantContext, T
 from zklock._engine.grant import GrantBase, GrantOptions
@@ -83,7 +83,7 @@ class Grant(GrantBase, Entered):
     @staticmethod
     def _loop_of(terms: GrantOptions) -> asyncio.AbstractEventLoop | None:
         """Return the loop on which the grant reports."""
-        task = cast("weakref.ref[asyncio.Task[Any]]", terms.owner)()
+        task: asyncio.Task[Any] | None = terms.owner()
         return None if task is None else task.get_loop()
 
     async def verify(self, timeout: float | None = None) -> None:

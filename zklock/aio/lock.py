@@ -15,7 +15,7 @@ from zklock._locks import kinds
 from zklock._locks.base import LockBase
 from zklock._recipes.queries import Contender
 from zklock.aio.grant import Attempting, Enters, Grant
-from zklock.aio.waiting import AWAITING, running_loop, running_task
+from zklock.aio.waiting import AWAITING, running_task
 from zklock.token import FencingToken
 
 _FEW = 4
@@ -38,7 +38,7 @@ class TaskLock(LockBase[Grant], Enters[Grant]):
         If it is cancelled, it leaves no contender behind. What holds for a thread there holds for
         the running task here.
         """
-        return self._take_kept(blocking, timeout) or await self._acquire(blocking, timeout)
+        return await self._acquire(blocking, timeout)
 
     def attempt(
         self, blocking: bool = True, timeout: float | None = None
@@ -80,11 +80,10 @@ class TaskLock(LockBase[Grant], Enters[Grant]):
     def _holdings(self) -> Acquired[Grant]:
         users = self._users
         try:
-            task = self._owner()
+            current = asyncio.current_task()
         except RuntimeError:
-            if running_loop() is None:
-                return Acquired()  # the loop was closed, and now its coroutines are
-            raise
+            return Acquired()  # the loop was closed, and now its coroutines are
+        task = self._owner() if current is None else weakref.ref(current)
         mine = users.get(task)
         if mine is None:
             if len(users) >= self._crowd:

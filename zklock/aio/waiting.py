@@ -51,6 +51,7 @@ class Line:
         self._queue: deque[asyncio.Future[None]] = deque()
         self._begun = 0  # in this iteration of the loop
         self._looked = False
+        self._noted = False  # whether the loop's next iteration will be noticed
 
     def join(self) -> asyncio.Future[None] | None:
         """Return what is done when it is the caller's turn; ``None``: it is."""
@@ -61,16 +62,21 @@ class Line:
             turn: asyncio.Future[None] = loop.create_future()
             self._queue.append(turn)
             return turn
-        if not self._begun:
-            loop.call_soon(self._go_on)
         self._begun += 1
+        self._notice_next(loop)
         return None
+
+    def _notice_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._noted:
+            self._noted = True
+            loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         loop = self._loop()
+        self._looked = self._noted = False
         self._begun = min(_BURST, len(self._queue))
         if self._begun and loop is not None:
-            loop.call_soon(self._go_on)
+            self._notice_next(loop)
         for _ in range(self._begun):
             settle(self._queue.popleft(), None)
 
@@ -80,11 +86,8 @@ class Line:
         if self._looked or loop is None:
             return False
         self._looked = True
-        loop.call_soon(self._look_again)
+        self._notice_next(loop)
         return True
-
-    def _look_again(self) -> None:
-        self._looked = False
 
 
 def _line() -> Line:
@@ -119,9 +122,13 @@ class Awaiting(Front):
 
     def begin(self, attempt: Pending[Any]) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
-        turn = _line().join()
+        if not attempt.asks:
+            attempt.start()
+            return
+        line = _line()
+        turn = line.join()
         if turn is None:
-            attempt.start(awaited=self.hears())
+            attempt.start(awaited=line.may_look())
         else:  # who begins later hears nothing: finished() is called before
             turn.add_done_callback(lambda _: _start(attempt))
 

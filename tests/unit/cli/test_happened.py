@@ -37,22 +37,6 @@ def test_a_first_look() -> None:
     assert list(first(None)) == []
 
 
-def test_from_queued_to_released() -> None:
-    world = World()
-    nodes: dict[str, str] = {}
-
-    def comes(name: str) -> Callable[[World], object]:
-        return lambda it: nodes.__setitem__(name, it.queue("/x", 1, name))
-
-    assert happens(world, comes("a")) == [("granted", "a")]
-    assert happens(world, comes("b")) == [("queued", "b")]
-    assert happens(world, comes("c")) == [("queued", "c")]
-    assert happens(world, lambda it: it.gone(nodes["c"])) == [("withdrawn", "c")]
-    assert happens(world, lambda it: it.gone(nodes["a"])) == [("released", "a"), ("granted", "b")]
-    assert happens(world, lambda it: it.gone(nodes["b"])) == [("released", "b")]
-    assert happens(world, lambda _: None) == []
-
-
 @pytest.mark.parametrize(("alive", "what"), [(False, "ended"), (None, "left")])
 def test_an_end_with_the_session_or_of_an_unknown_kind(alive: bool | None, what: str) -> None:
     world = World()

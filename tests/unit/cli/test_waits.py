@@ -222,27 +222,6 @@ def test_equal_names_in_different_sessions_are_different_owners() -> None:
     assert graph(world.picture().locks).deadlocks == []
 
 
-def test_a_thread_that_waits_for_itself() -> None:
-    world = World()
-    world.queue("/a", 1, thread("one"))
-    world.queue("/a", 1, thread("one"))
-    assert stuck(graph(world.picture().locks)) == [(True, {thread("one")})]
-
-
-def test_a_circle_through_the_order_of_a_queue() -> None:
-    """B waits behind C for a, C waits for b that B holds; A, who holds a, would go on."""
-    world = World()
-    world.queue("/a", 1, thread("A"))
-    world.queue("/b", 2, thread("B"))
-    world.queue("/a", 3, thread("C"))
-    world.queue("/a", 2, thread("B"))
-    assert graph(world.picture().locks).deadlocks == []
-    world.queue("/c", 3, thread("C"))
-    world.queue("/b", 4, thread("D"))
-    world.queue("/c", 1, thread("A"))
-    assert stuck(graph(world.picture().locks)) == [(True, {thread("A"), thread("C")})]
-
-
 def test_who_waits_behind_a_deadlock_is_not_in_it() -> None:
     world = crossed(thread("a"), thread("b"))
     behind = world.queue("/locks/a", 3, thread("c"))
@@ -368,14 +347,6 @@ def test_text_of_a_queue() -> None:
     ]
     assert lines[2].lstrip().startswith("├─ host:17:b  waits ")
     assert lines[3].lstrip().startswith("└─ host:17:c  waits ")
-
-
-def test_nobody_waits() -> None:
-    world = World()
-    world.queue("/locks/x", 1, thread("a"))
-    assert list(draw.text(graph(world.picture().locks), "/locks")) == [
-        "nobody waits for a lock at or below /locks"
-    ]
 
 
 def test_what_would_steer_a_terminal_is_escaped() -> None:

@@ -86,12 +86,6 @@ def test_a_spoilt_mark_is_refused(guard: FileGuard, path: Path, content: bytes) 
     assert path.read_bytes() == b"a"
 
 
-def test_create_keeps_a_mark(guard: FileGuard) -> None:
-    guard.claim(B)
-    guard.create()
-    assert guard.highest() == B
-
-
 def test_permissions_are_kept(guard: FileGuard, path: Path) -> None:
     path.write_bytes(b"")
     path.chmod(0o640)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.fencing.strikes import strikes
 from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken
-from zklock.fencing import Guard, MemoryGuard, MemoryGuards
+from zklock.fencing import MemoryGuard, MemoryGuards
 from zklock.token import FencingToken
 
 A, B, C = (FencingToken(7, number) for number in (33, 34, 35))
@@ -27,18 +27,6 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
-
-
-def test_holds_and_refuses() -> None:
-    guard = MemoryGuard("report")
-    assert isinstance(guard, Guard)
-    assert guard.highest() is None
-    with guard.hold(A):
-        pass
-    guard.claim(B)
-    with pytest.raises(StaleToken, match=r"report: token .* is stale"), guard.hold(A):
-        pytest.fail("the body ran")
-    assert guard.highest() == B
 
 
 def test_an_error_in_the_body_ends_the_hold() -> None:
@@ -482,25 +470,3 @@ def test_capacity_must_be_positive(capacity: int) -> None:
         MemoryGuards(capacity)
     with pytest.raises(TypeError):
         MemoryGuards(True)
-
-
-def test_many_threads_rise_and_the_mark_never_falls() -> None:
-    guards = MemoryGuards()
-    accepted: list[FencingToken] = []
-    refused: list[tuple[FencingToken, FencingToken | None]] = []
-
-    def work(start: int) -> None:
-        for sequence in range(start, 400, 4):
-            token = FencingToken(1, sequence)
-            try:
-                with guards["a"].hold(token):
-                    accepted.append(token)
-            except StaleToken as error:
-                refused.append((token, error.highest))
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work, start) for start in range(4)]:
-            done.result(30)
-    assert accepted == sorted(accepted)
-    assert all(highest is not None and token < highest for token, highest in refused)
-    assert guards["a"].highest() == accepted[-1] == FencingToken(1, 399)

@@ -45,7 +45,7 @@ from zklock._pool.rebalancer import Rebalancer
 from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
-from zklock._recipes import abandoned, lock, names, semaphore, steps, together
+from zklock._recipes import abandoned, lock, names, semaphore, steps
 
 
 class Mutation:
@@ -313,7 +313,7 @@ MUTATIONS = {
         Bend(
             MultiBase,
             "_acquire",
-            "self._undo(call)\nif not complete:\n    return None",
+            "self._undo(call)\nif not complete and call.end != math.inf:\n    return None",
             "if not complete:\n    return None",
         ),
         kind="several",
@@ -350,45 +350,14 @@ MUTATIONS = {
         found="a part of",
     ),
     "a MultiLock gives back the first of its locks alone": Mutation(
-        Bend(MultiGrantBase, "_groups", "self._left", "self._left[:1]"),
+        Bend(MultiGrantBase, "_give_all_back", "self._left = self._left[1:]", "self._left = ()"),
         kind="several",
         found="has given all back",
     ),
-    "a ticket leaves the contenders that are not granted": Mutation(
-        Bend(together, "acquire", "yield from leave(entries[len(claims):])", "pass"),
+    "a MultiLock keeps what it has tried behind a lock that is not free": Mutation(
+        Bend(MultiBase, "_try", "self._undo_tries(call)", "pass"),
         kind="several",
-        found="left",
-        quick=False,
-    ),
-    "a ticket whose answer is lost is taken for not carried out": Mutation(
-        Bend(together, "_enter", "made.why in _NOTHING_DONE", "True"),
-        kind="several",
-        faults=("lose",),
-        found="left",
-        quick=False,
-    ),
-    "only the first contender of a ticket is looked for": Mutation(
-        Bend(
-            together,
-            "leave",
-            "[partial(lock.leave, entry) for entry in entries]",
-            "[partial(lock.leave, entries[0])]",
-        ),
-        kind="several",
-        faults=("lose",),
-        found="left",
-        quick=False,
-    ),
-    "the first of several nodes is given back alone": Mutation(
-        Bend(Session, "release_grants", "len(grants) > 1", "False"),
-        kind="several",
-        found="left",
-        quick=False,
-    ),
-    "a ticket passes who stands before it": Mutation(
-        Bend(together, "_free", "standing.nearest is not None", "False"),
-        kind="several",
-        found="stands before it",
+        found="holds|left",
     ),
     "a semaphore's waiter does not give back what it has gathered": Mutation(
         Bend(
@@ -496,7 +465,7 @@ MUTATIONS = {
         quick=False,
     ),
     "telemetry is not told of a release": Mutation(
-        Bend(Session, "release_grants", "emit.released(grant, self._clock())", "pass"),
+        Bend(Session, "release_grant", "emit.released(grant, self._clock())", "pass"),
         found="no behaviour of the model",
     ),
     "an interrupted acquire leaves its contender": Mutation(
@@ -515,7 +484,7 @@ MUTATIONS = {
         quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
-        Bend(Session, "finish", "self.release_grants(grant)", "pass"),
+        Bend(Session, "finish", "self.release_grant(grant)", "pass"),
         faults=(INTERRUPT,),
         found="left",
     ),
@@ -737,7 +706,7 @@ MUTATIONS = {
             Place,
             "lose",
             "self._forget(kept)",
-            "kept.idle = self._session.now()",
+            "kept.idle = self.session.now()",
         ),
         Bend(
             Session,
@@ -775,7 +744,7 @@ MUTATIONS = {
 }
 """What is wrong in each is said by its name."""
 
-_HOMES = (steps, lock, together, semaphore, store, pool_nodes, multi_base, election_base)
+_HOMES = (steps, lock, semaphore, store, pool_nodes, multi_base, election_base)
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,6 @@ class Held:
     told: list[Any] = field(default_factory=list)
 
 
-class Ordered(zklock.MultiLock):
-    """Takes its locks one after the other: as those do that have an earlier version, or no other
-    way.
-    """
-
-    _TICKETS = 0
-
-
 class Multimap:
     """All grants of several locks that are not given back yet."""
 
@@ -52,8 +44,8 @@ class Multimap:
         world = self._world
         paths = rng.sample(PATHS, rng.choice((1, 2, 2, 3)))
         told: list[Any] = []
-        kind = rng.choice((zklock.MultiLock, zklock.MultiLock, Ordered))
-        lock = kind([self._lock(member, name, rng, path) for path in paths], on_lost=told.append)
+        locks = [self._lock(member, name, rng, path) for path in paths]
+        lock = zklock.MultiLock(locks, on_lost=told.append)
         how, limit = world.way(rng)
         begin = world.system.now
         try:

@@ -8,8 +8,7 @@ import pytest
 from tests.unit.testing.story import Story
 from zklock.testing.demo.checks import judge
 from zklock.testing.demo.events import DIRECTOR, Event
-from zklock.testing.demo.output import ToPerson, ToProgram
-from zklock.testing.demo.terminal import Colour, colourful, paint
+from zklock.testing.demo.output import ToProgram
 from zklock.testing.demo.timeline import Timeline
 
 LAST_ACT = """\
@@ -33,20 +32,6 @@ def lines(story: Story, *, colour: bool = False) -> list[str]:
 
 def test_an_act() -> None:
     assert "\n".join(lines(Story())).endswith(LAST_ACT)
-
-
-def test_the_opening_names_server_and_session_timeout() -> None:
-    opening = lines(Story())[0]
-    assert "3.8.0" in opening
-    assert "session timeout 2 s" in opening
-
-
-def test_colour_changes_nothing_else() -> None:
-    plain, coloured = lines(Story()), lines(Story(), colour=True)
-    assert plain != coloured
-    for colour in Colour:
-        coloured = [line.replace(f"\x1b[{colour.value}m", "") for line in coloured]
-    assert [line.replace("\x1b[0m", "") for line in coloured] == plain
 
 
 def test_lines_fit_a_terminal() -> None:
@@ -100,37 +85,3 @@ def test_a_program_gets_json_lines(held: bool) -> None:
     assert [check["name"] for check in summary["checks"] if not check["held"]] == (
         [] if held else ["paused"]
     )
-
-
-def test_a_person_gets_no_colour_but_on_a_terminal() -> None:
-    stream = io.StringIO()
-    teller = ToPerson(stream)
-    for event in Story().events:
-        teller.tell(event)
-    assert "Act 1" in stream.getvalue()
-    assert "\x1b" not in stream.getvalue()
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"TERM": "xterm"}, True),
-        ({"TERM": "xterm", "NO_COLOR": ""}, True),
-        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
-        ({"TERM": "dumb"}, False),
-    ],
-)
-def test_colour_is_for_terminals_that_want_it(environ: dict[str, str], expected: bool) -> None:
-    assert colourful(Terminal(), environ) is expected
-    assert colourful(io.StringIO(), environ) is False
-
-
-def test_paint() -> None:
-    assert paint("x", Colour.RED, Colour.BOLD, on=True) == "\x1b[31;1mx\x1b[0m"
-    assert paint("x", Colour.RED, on=False) == "x"
-    assert paint("x", on=True) == "x"

@@ -132,14 +132,6 @@ class TestTime:
             assert grant.held
             assert grant.remaining() >= LEASE - TIMEOUT / 10 - 1e-6
 
-    def test_a_first_lock_after_an_idle_time_is_granted_at_once(
-        self, sim: Simulation, client: Any
-    ) -> None:
-        sim.advance(2 * TIMEOUT)
-        contender = Contender(sim, zklock.Lock(client, PATH))
-        assert contender.join() is not None
-        assert contender.at == 2 * TIMEOUT
-
     def test_a_client_that_only_looks_keeps_its_session(self, sim: Simulation) -> None:
         with zklock.connect(sim.hosts, TIMEOUT) as outside:
             session = outside.client_id

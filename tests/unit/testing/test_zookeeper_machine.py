@@ -239,28 +239,6 @@ class TestSessions:
         world.advance(2500)
         assert "/x" not in world.machine.tree.nodes
 
-    def test_a_read_only_server(self, world: World) -> None:
-        world.do("a", Create("/x", b"1"))
-        world.machine.read_only = True
-        world.machine.connect("c", Connect(0, 4000, 0, bytes(16)), world.now, "127.0.0.1")
-        assert world.take("c") == [HangUp()]
-        assert world.connect("d", read_only=True).read_only
-        assert world.do("d", GetData("/x"))[0] == b"1"
-        for request in (Delete("/x"), Multi((Delete("/x"),)), Sync("/"), SetData("/x", b"")):
-            assert world.fails("d", request) is Code.NOT_READ_ONLY
-
-    def test_a_throttled_request_is_not_carried_out(self, world: World) -> None:
-        world.machine.throttle("a", 3, world.now)
-        assert world.take("a") == [Answer(3, 2, Code.THROTTLED_OP)]
-
-    def test_one_can_be_ended_by_hand(self, world: World) -> None:
-        opened = world.connect("c")
-        world.do("c", ephemeral("/x"))
-        assert world.machine.expire(opened.session, world.now)
-        assert not world.machine.expire(opened.session, world.now)
-        assert world.take("c") == [HangUp()]
-        assert "/x" not in world.machine.tree.nodes
-
 
 def test_containers_go_once_they_are_through() -> None:
     world = World(container_check=1000)
