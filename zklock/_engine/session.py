@@ -236,7 +236,11 @@ class Session(NotCopyable, WireObserver):
     # For grants.
 
     def remaining(self) -> float:
-        """Return the seconds of lease left; grants that are over by now are declared lost."""
+        """Return the seconds of lease left.
+
+        When it is over, the session's thread declares all grants lost: there may be thousands. Who
+        asks for one does not wait for that. It loses its own, as no proof revives a lease.
+        """
         if self._forked:
             with self.guard:
                 self._lose(self._nodes, LossReason.FORKED)
@@ -247,11 +251,7 @@ class Session(NotCopyable, WireObserver):
             return left
         if self.interrupted:
             self._late = True  # the interrupted code must not revive a lease that is over
-            self._worker.wake()
-        else:
-            with self.guard:
-                self._lapse()
-            self.deferred.run()
+        self._worker.wake()
         return 0.0
 
     @property
@@ -459,11 +459,8 @@ class Session(NotCopyable, WireObserver):
 
     def grants(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock that are held on this session."""
-        self.remaining()
-        with self.guard:
-            grants = self._nodes.grants_of(lock_path)
         # An interrupted release has the node of an ended one let go later.
-        return [grant for grant in grants if not grant._ended]
+        return [grant for grant in self.grants_at(lock_path) if grant.held]
 
     def grants_at(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock on this session; some may be over by now."""
