@@ -489,7 +489,7 @@ MUTATIONS = {
         found="left",
     ),
     "what an interrupted release has ended is held": Mutation(
-        Bend(Session, "grants", "not grant._ended", "True"),
+        Bend(Session, "grants", "grant.held", "True"),
         kind="read and write",
         faults=(INTERRUPT,),
         found="this thread holds",
