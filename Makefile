@@ -130,7 +130,6 @@ bench: zookeeper  ## locks and guards against their peers, as ratios; a worker p
 	$(BIN)/python -m tests.bench.bench_pool
 	$(BIN)/python -m tests.bench.bench_failover
 	$(BIN)/python -m tests.bench.bench_waiters
-	$(BIN)/python -m tests.bench.bench_held
 	$(BIN)/python -m tests.bench.bench_kept
 	$(BIN)/python -m tests.bench.bench_rest
 	$(BIN)/python -m tests.bench.bench_scale
@@ -141,7 +140,6 @@ figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes
 	mkdir -p tests/bench/results
 	$(BIN)/python -m tests.bench.bench_lock --json tests/bench/results/lock.json
 	$(BIN)/python -m tests.bench.bench_lock --nodes 3 --json tests/bench/results/ensemble.json
-	$(BIN)/python -m tests.bench.bench_held --json tests/bench/results/held.json
 	$(BIN)/python -m tests.bench.bench_fencing --json tests/bench/results/fencing.json
 	$(BIN)/python -m tests.bench.bench_failover --json tests/bench/results/failover.json
 	$(BIN)/python docs/site/pictures.py

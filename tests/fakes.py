@@ -476,9 +476,6 @@ class Client(NoSession):
 
     # For attempts.
 
-    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.send_batch(batch, done)
-
     def enter(self, attempt: Attempt[Any]) -> None:
         self._attempts[attempt] = None
 
@@ -489,7 +486,9 @@ class Client(NoSession):
     def park(self, attempt: Attempt[Any]) -> None:
         self._parked.append(attempt)
 
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
         if self.interrupt_in is not None:
             self.interrupt_in -= 1
             if self.interrupt_in < 0:

@@ -122,29 +122,6 @@ def disk_table(name: str, place: str) -> str:
     return table(result, head, rows, "".join(told) + missing(result))
 
 
-def held_table() -> str:
-    """Return what one client takes that acquires, holds and releases many locks."""
-    result = measured("held")
-    found, conditions = result["figures"], result["conditions"]
-    count, hold = conditions["count"], found["hold"]
-    rows = [
-        [f"{what} all", f"{each['seconds']:.0f} s, {each['processor']:.1f} s of processor time"]
-        for what, each in (("acquire", found["acquire"]), ("release", found["release"]))
-    ]
-    rows[1:1] = [
-        ["memory of the process, for each lock", f"{found['resident'] / 1024:.1f} KiB"],
-        ["… of Python's objects, by `tracemalloc`", f"{found['traced'] / 1024:.1f} KiB"],
-        ["requests in a session timeout, while it holds all", f"{hold['requests']:.1f}"],
-        ["… of these, heartbeats: transactions", f"{hold['transactions']:.1f}"],
-        [
-            "processor time of the client, while it holds all",
-            f"{hold['core'] * 100:.1f} % of a core",
-        ],
-    ]
-    timeout = f" {count} locks, session timeout {conditions['timeout']:g} s."
-    return table(result, ["", "one client"], rows, timeout)
-
-
 def missing(result: Measured) -> str:
     """Return which peers were missing."""
     names = ", ".join(result["conditions"].get("missing", {}))
@@ -189,7 +166,6 @@ TABLES = {
     "lock": lock_table,
     "disk": lambda: disk_table("lock", "one machine"),
     "ensemble": lambda: disk_table("ensemble", "3 nodes"),
-    "held": held_table,
     "failover": failover_table,
     "fencing": fencing_table,
 }

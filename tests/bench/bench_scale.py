@@ -1,13 +1,11 @@
 """Many locks, and many sessions, on three servers: ``python -m tests.bench.bench_scale``.
 
-**Locks** (``--locks``, 100,000) are held by ten clients.
-Each client has a process, whose tasks acquire as many free locks, each on a path of its own. Then
-all only hold: heartbeats a second, processor time of clients and servers, memory. Then another
-client has a task wait for each lock of one holder, and the holder's process stands still: once for
-0.8 session timeouts, so that the leases end and the session lives, and once for so long that the
-session ends. For both: how long until all ``on_lost`` were told, counted from when the process goes
-on, and until the others have all locks, counted from the same or from when the process stopped. At
-last the others release all.
+**Locks** (``--locks``, 100,000) are held by ten clients. Each has a process, whose tasks acquire
+free locks on paths of their own. Then all only hold. Then another client waits for each lock of one
+holder, and the holder's process stands still: once for 0.8 session timeouts, so that its lease ends
+and its session lives, and once until its session has ended. Of both: when its first look finds
+nothing held, when the last ``on_lost`` is told, and when the others have the locks. At last all
+release.
 
 **Sessions** (``--sessions``, 10,000) are sockets without a client, with an ephemeral node each, in
 one process. They ping, as clients that hold nothing; and then send heartbeats, as clients that hold
@@ -19,24 +17,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import multiprocessing
 import os
 import random
 import signal
 import time
+import uuid
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
 
 import zklock
-from tests.bench.bench_held import new_root, released, shared, timed
 from tests.bench.bench_rest import LIMIT, TICK, WHILE, ancestors, processor
 from tests.bench.bench_waiters import resident
 from tests.bench.results import measured_with, write
@@ -53,6 +53,46 @@ LONGEST = 20 * TICK / 1000
 
 HOLDS = 2
 """For so many session timeouts they only hold."""
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Took:
+    """The seconds of a part, and the seconds of processor time in it."""
+
+    seconds: float
+    processor: float
+
+
+async def timed(work: Awaitable[T]) -> tuple[T, Took]:
+    """Return a result, and what it took."""
+    started, busy = time.perf_counter(), time.process_time()
+    found = await work
+    return found, Took(time.perf_counter() - started, time.process_time() - busy)
+
+
+async def shared(jobs: Iterator[Awaitable[T]]) -> list[T]:
+    """Do all jobs, in a few tasks; return their results."""
+    found: list[T] = []
+
+    async def some() -> None:
+        found.extend([await job for job in jobs])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(TASKS):
+            group.create_task(some())
+    return found
+
+
+async def released(grants: list[aio.Grant]) -> None:
+    """Release them all."""
+    await shared(grant.release() for grant in grants)
+
+
+def new_root() -> str:
+    return f"/bench-{uuid.uuid4().hex[:8]}"
 
 
 class Bare(asyncio.Protocol):
@@ -219,11 +259,11 @@ class Part:
                 grants: list[aio.Grant] = await waiting
                 told.send((times[0], times[-1]))
             else:
-                grants, took = await timed(shared(map(acquire, locks), TASKS))
+                grants, took = await timed(shared(map(acquire, locks)))
                 told.send((took, resident() - before))
             while (order := await asyncio.to_thread(told.recv)) != "end":
                 if order == "release":
-                    _, took = await timed(released([*zip(locks, grants, strict=True)], TASKS))
+                    _, took = await timed(released(grants))
                     told.send(took)
                 elif order == "margin":
                     told.send(await self._margin(told, grants[0]))
@@ -248,7 +288,10 @@ class Part:
     async def _queued(self, client: KazooClient) -> None:
         """Wait until somebody stands second in each queue; those of the last one came last."""
         path = f"{self.root}/{self.count - 1}"
-        while len(await asyncio.to_thread(client.get_children, path)) < 2:
+        there = 0
+        while there < 2:
+            with contextlib.suppress(KazooException):
+                there = len(await asyncio.to_thread(client.get_children, path))
             await asyncio.sleep(0.1)
 
 

@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +26,7 @@ from zklock.testing import wait_for
 
 LIBRARY = str(Path(zklock.__file__).parent)
 KEPT_FOR = 0.1
+READS_FOR = 0.5
 """Seconds."""
 KAZOO_SENDS = ("kazoo.client", "_call")
 """Where kazoo hands a request over, and takes everything that is raised for a closed connection."""
@@ -222,7 +224,8 @@ def locking(
         return reading is not None and not reading.batch
 
     def let_go(held: zklock.Grant, over: threading.Event) -> None:
-        wait_for(lambda: reads_events() or over.is_set(), SOON, interval=0.001)
+        with suppress(TimeoutError):  # it has read for its moment: now another thread does
+            wait_for(lambda: reads_events() or over.is_set(), READS_FOR, interval=0.001)
         held.release()
 
     def begin() -> None:

@@ -325,10 +325,11 @@ class TestQueries:
         grant = granted(lock)
         zklock_proxy.blackhole()
         for question in (lock.contenders, lock.holder, lock.request_release, grant.verify):
-            with Stopwatch() as watch, pytest.raises(zklock.NoAnswer):
+            with Stopwatch() as watch, pytest.raises(zklock.NoAnswer, match=r"0\.2 s"):
                 question(timeout=0.2)
             assert watch.total >= 0.2
             assert watch.awake < BOUNDED
+        assert grant.held
         zklock_proxy.restore()
 
     def test_request_and_break(self, make: Make, other: Any, zklock_path: str) -> None:

@@ -277,19 +277,6 @@ class TestVerify:
             grant.verify()
         assert losses.one().reason is zklock.LossReason.NODE_DELETED
 
-    def test_without_an_answer(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        lock = zklock.Lock(zklock_connect(zklock_proxy.hosts, timeout=10.0), zklock_path)
-        grant = granted(lock)
-        zklock_proxy.hold()
-        with pytest.raises(zklock.NoAnswer, match=r"0\.2 s"):
-            grant.verify(timeout=0.2)
-        assert grant.held
-        zklock_proxy.release()
-        grant.verify()
-        lock.release()
-
 
 class TestLostCallbacks:
     def test_are_called_once_each_on_threads_of_zklock(

@@ -229,11 +229,13 @@ class Keeper(Client):
         assert attempt.terms is not None
         return attempt.terms.place.granted(claim) if attempt.accept() else None
 
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
         for request in batch:
             if isinstance(request, Delete) and self.nodes.get(request.path) is None:
                 self.forget(request.path)
-        super().send_batch(batch, done)
+        super().send_batch(batch, done, awaited)
 
     def _answered(self, request: Any, put: Callable[[Any], None], result: Any) -> None:
         if isinstance(request, Create | Exists) and isinstance(result, Node) and result.mine:

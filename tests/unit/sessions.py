@@ -311,15 +311,15 @@ class FakeStore:
         self._world = world
         self.awaited: list[Batch] = []
 
-    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        self.awaited.append(batch)
-        self.send_batch(batch, done)
-
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False
 
-    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[Results], None], awaited: bool = False
+    ) -> None:
         self._world.check_free()
+        if awaited:
+            self.awaited.append(batch)
         results: list[Any] = [None] * len(batch)
         left = set(range(len(batch)))
 

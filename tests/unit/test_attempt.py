@@ -43,13 +43,15 @@ class Failing(Client):
             self.then = {}
             raise MemoryError(what)
 
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
         sends = isinstance(batch[0], Create)
         if sends and self.fails.get("after", 0) > 0:
-            super().send_batch(batch, done)
+            super().send_batch(batch, done, awaited)
             self._fail("after")
         self._fail("send_batch")
-        super().send_batch(batch, done)
+        super().send_batch(batch, done, awaited)
 
     def watch(self, attempt: Attempt[Any], paths: Any) -> None:
         self._fail("watch")
@@ -254,9 +256,11 @@ def elsewhere() -> Iterator[None]:
 class Swift(Client):
     """A client that is answered before a call returns: the caller's own thread goes on with it."""
 
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
         with elsewhere():
-            super().send_batch(batch, done)
+            super().send_batch(batch, done, awaited)
             self.serve(len(batch))
             self.deliver(len(batch))
 

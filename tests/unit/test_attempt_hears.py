@@ -40,10 +40,12 @@ class Reading(Noting):
         self.happens: list[Callable[[], bool]] = []
         self.seen: list[tuple[Batch, float | None]] = []
 
-    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.awaited.append(batch)
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
         super().send_batch(batch, done)
-        self.sent.pop()
+        if awaited:
+            self.awaited.append(self.sent.pop())
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         self.seen.append((batch, seconds))

@@ -76,16 +76,15 @@ class Host(NoSession):
     def leave(self, attempt: Attempt[Any]) -> None:
         self.entered.discard(attempt)
 
-    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        raise AssertionError("nobody waits here")
-
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         raise AssertionError("nobody waits here")
 
     def park(self, attempt: Attempt[Any]) -> None:
         self._called()
 
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
         self.batches.append(Call(done))
         self._called()
 

@@ -61,9 +61,11 @@ class Noting(Host):
         self.limits: list[float | None] = []
         self.grants: Any = None
 
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
         self.sent.append(batch)
-        super().send_batch(batch, done)
+        super().send_batch(batch, done, awaited)
 
     def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
         self.seconds.append(seconds)

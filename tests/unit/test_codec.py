@@ -70,8 +70,9 @@ creates = st.builds(Create, paths, data)
 deletes = st.builds(Delete, paths, versions)
 writes = st.builds(Write, paths, data, versions)
 checks = st.builds(Check, paths, versions)
-operations = st.one_of(creates, deletes, writes, checks)
+operations = st.one_of(deletes, writes, checks)
 requests = st.one_of(
+    creates,
     operations,
     *(st.builds(kind, paths) for kind in (List, Watch, WatchList, WatchExists, Read, Exists, Sync)),
     st.builds(Transaction, st.lists(operations, max_size=4).map(tuple)),
@@ -82,8 +83,7 @@ def as_kazoo(request: Request, chroot: str, acl: Any, *, part: bool = False) -> 
     """Return the request that kazoo's client would queue; ``part``: of a transaction."""
     match request:
         case Create(prefix, value):
-            kind = kazoo.Create if part else kazoo.Create2
-            return kind(chroot + prefix, value, acl or OPEN_ACL_UNSAFE, 3)
+            return kazoo.Create2(chroot + prefix, value, acl or OPEN_ACL_UNSAFE, 3)
         case List(path) | WatchList(path):
             return kazoo.GetChildren2(chroot + path, isinstance(request, WatchList))
         case Watch(path) | Read(path):

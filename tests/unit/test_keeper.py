@@ -60,7 +60,7 @@ SEEDED = {
     "an idle node is used though somebody else was seen": Seeded(
         Bend(
             Place,
-            "_give_back",
+            "give_back",
             "kept.asked or grant._reads or (self._skip and not kept.watched)",
             "grant._reads or (self._skip and not kept.watched)",
         ),
@@ -130,7 +130,7 @@ SEEDED = {
         bounds=AGES,
     ),
     "a release does not set an earlier alarm": Seeded(
-        Bend(Place, "_give_back", "now + grant._terms.keep < kept.timed", "False"),
+        Bend(Place, "give_back", "now + grant._terms.keep < kept.timed", "False"),
         found="stays (for ever|too long)",
         bounds=AGES,
     ),

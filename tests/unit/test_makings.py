@@ -184,6 +184,6 @@ def test_a_shared_listing_is_sent_behind_the_creates_of_all_who_get_it(wire: Wir
 
 
 def test_a_caller_who_may_read_its_answers_itself_gives_its_listing_to_nobody(wire: Wire) -> None:
-    wire.store.send_awaited((List("/a"),), lambda _: None)
+    wire.store.send_batch((List("/a"),), lambda _: None, awaited=True)
     wire.begin(1, List("/a"))
     assert wire.sent == [0, 0]

@@ -181,6 +181,19 @@ def test_the_token_is_that_of_the_lease(world: World) -> None:
     assert tokens[0] < tokens[1]
 
 
+def test_several_permits_have_the_greatest_token_and_go_together(world: World) -> None:
+    taker = world.take(limit=3, permits=3)
+    world.settle()
+    numbers = sorted(int(name[-10:]) for name in world.leases)
+    assert taker.outcome.token.sequence == numbers[-1]
+    assert sorted(int(path[-10:]) for path in taker.outcome.others) == numbers[:-1]
+    sent(world.clients[0])
+    taker.give_back()
+    world.settle()
+    assert world.leases == world.queue == []
+    assert sent(world.clients[0]) == [Delete] * 3
+
+
 def test_whoever_waits_behind_a_waiter_goes_on_waiting_while_no_permit_is_idle(
     world: World,
 ) -> None:

@@ -178,10 +178,24 @@ def test_who_asks_after_the_end_of_the_lease_finds_it_over(
     grant = world.acquire()
     world.now = world.session.lease_end + late
     assert not asked(world.session)
+    world.run()
     assert list(world.session._nodes) == []
     assert grant.lost.is_set()
-    world.run()
     assert nodes(world) == []
+
+
+def test_who_looks_after_the_end_of_the_lease_waits_for_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's thread may have the guard, and thousands of grants to lose."""
+    grant, other = world.acquire(), world.acquire(f"{PATH}-other")
+    world.now = world.session.lease_end
+    with monkeypatch.context() as patch:
+        patch.setattr(world.session, "guard", None)  # whoever takes it fails
+        assert not grant.held
+        assert grant.lost.is_set()
+    world.run()
+    assert other.lost.is_set()
 
 
 def test_what_an_interrupted_release_has_ended_is_not_held(
@@ -917,7 +931,9 @@ def test_a_node_that_lands_on_a_later_session_stays_one_of_its_own(
 ) -> None:
     """The session was replaced between the reply and its landing."""
     landings: list[Callable[[Any], None]] = []
-    monkeypatch.setattr(world.session._store, "send_batch", lambda _, done: landings.append(done))
+    monkeypatch.setattr(
+        world.session._store, "send_batch", lambda _, done, __: landings.append(done)
+    )
     made(world)
     assert world.client.client_id is not None
     owner, _ = world.client.client_id
@@ -981,6 +997,7 @@ def test_a_lease_that_is_over_leaves_nothing_and_its_grants_are_lost(
     grant = world.acquire()
     world.now = world.session.lease_end + late
     assert world.session.remaining() == 0.0
+    world.run()
     assert grant.lost.is_set()
 
 
@@ -1094,7 +1111,7 @@ def test_a_loss_that_an_interrupt_leaves_half_noted_is_noted_by_the_next(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(world.session._nodes, "held", struck)
-        world.session.remaining()
+        world.session._proved(world.now)
     world.session._lease.proved(world.now)
     assert not grant.held
     assert grant.lost.is_set()

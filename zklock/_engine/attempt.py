@@ -397,10 +397,7 @@ class Attempt(Pending[T]):
             self._events = ()
             self._host.watch(self, watched)
         done = partial(self._tell, self._on_reply, stay, batch)
-        if self._awaited and self._awaited == threading.get_ident():
-            self._host.send_awaited(batch, done)
-        else:
-            self._host.send_batch(batch, done)
+        self._host.send_batch(batch, done, self._awaited == threading.get_ident())
         return AttemptEvent.SENDS
 
     def _started(self) -> None:

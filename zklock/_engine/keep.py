@@ -85,7 +85,7 @@ class Waiter(Pending[GrantBase | None]):
                 if self.contender is not None:
                     self.contender.start()  # if it is interrupted, rebuild() sees to it
                     self.contender.when_done(partial(place.over, self.contender))
-                if place.idle:
+                if not place.in_use:
                     place.go_on()
             elif self.accept():
                 self._resolve(None, None)
@@ -180,6 +180,12 @@ class Place:
         kept = self._kept
         return kept is not None and kept.idle is not None
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody has the znode, and hands it to the next. Takes no lock."""
+        kept = self._kept
+        return kept is not None and kept.idle is None and not kept.asked
+
     def take(self, terms: GrantOptions) -> Any:
         """Return a grant of an idle znode; ``None``: there is none that may be used now."""
         rebuild = partial(self.rebuild, terms)
@@ -203,7 +209,7 @@ class Place:
         if not waiter.patient and (busy or (kept is not None and not self._free(kept))):
             return False
         self._waiters[waiter] = None
-        if kept is None and self._contender is None:
+        if self._contender is None and (kept is None or kept.asked):
             self._contender = waiter.contender = waiter.contend(self, waiter.patient)
         return True
 

@@ -44,13 +44,13 @@ class Pending(Future[T]):
 class Transport(Protocol):
     """Sends batches. There are two: on zklock's connection, and through kazoo's public calls."""
 
-    def send_batch(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Send the requests; call ``done(results)`` when all are answered."""
+    def send_batch(
+        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
+    ) -> None:
+        """Send the requests; call ``done(results)`` when all are answered.
 
-    def send_awaited(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself.
-
-        If it is interrupted meanwhile, ``done`` may be called twice, with the same results.
+        ``awaited``: for a thread that waits, and may ``hear`` the answers itself. If it is
+        interrupted meanwhile, ``done`` may be called twice, with the same results.
         """
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:

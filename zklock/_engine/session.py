@@ -236,7 +236,11 @@ class Session(NotCopyable, WireObserver):
     # For grants.
 
     def remaining(self) -> float:
-        """Return the seconds of lease left; grants that are over by now are declared lost."""
+        """Return the seconds of lease left.
+
+        When it is over, the session's thread declares all grants lost: there may be thousands. Who
+        asks for one does not wait for that. It loses its own, as no proof revives a lease.
+        """
         if self._forked:
             with self.guard:
                 self._lose(self._nodes, LossReason.FORKED)
@@ -247,11 +251,7 @@ class Session(NotCopyable, WireObserver):
             return left
         if self.interrupted:
             self._late = True  # the interrupted code must not revive a lease that is over
-            self._worker.wake()
-        else:
-            with self.guard:
-                self._lapse()
-            self.deferred.run()
+        self._worker.wake()
         return 0.0
 
     @property
@@ -356,7 +356,9 @@ class Session(NotCopyable, WireObserver):
             self._parked[attempt] = None
         self._worker.wake()  # it may have been connected meanwhile
 
-    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[Results], None], awaited: bool = False
+    ) -> None:
         """Send a batch, and note what each of its requests means for the session.
 
         - A node that it creates, or finds to belong to this session, can then be claimed.
@@ -365,18 +367,6 @@ class Session(NotCopyable, WireObserver):
           that checks something first: it may be refused, and the nodes stay.
         - An answered create proves that the session was alive.
         """
-        self._send(batch, done, self._store.send_batch)
-
-    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        """Do as ``send_batch``, for a thread that waits, and may ``hear`` the answers itself."""
-        self._send(batch, done, self._store.send_awaited)
-
-    def _send(
-        self,
-        batch: Batch,
-        done: Callable[[Results], None],
-        send: Callable[[Batch, Callable[[Results], None]], None],
-    ) -> None:
         found: list[int] = []
         for at, request in enumerate(batch):
             whole = request.operations if isinstance(request, Transaction) else (request,)
@@ -387,7 +377,7 @@ class Session(NotCopyable, WireObserver):
                 with self.guard:
                     self._nodes.leave(leaving)
         if not found:
-            send(batch, done)
+            self._store.send_batch(batch, done, awaited)
             return
         sent = self._clock()
 
@@ -408,7 +398,7 @@ class Session(NotCopyable, WireObserver):
                 self._proved(sent)
             done(results)
 
-        send(batch, on_reply)
+        self._store.send_batch(batch, on_reply, awaited)
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Report watch events on these paths to the attempt from now on, and on no others."""
@@ -469,11 +459,8 @@ class Session(NotCopyable, WireObserver):
 
     def grants(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock that are held on this session."""
-        self.remaining()
-        with self.guard:
-            grants = self._nodes.grants_of(lock_path)
         # An interrupted release has the node of an ended one let go later.
-        return [grant for grant in grants if not grant._ended]
+        return [grant for grant in self.grants_at(lock_path) if grant.held]
 
     def grants_at(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock on this session; some may be over by now."""

@@ -86,7 +86,6 @@ class Store:
         self._listings = _Listings(self._ask, lock)
         self._makings = _Makings(self._send, self._ask, lock)
         self.hear = channel.hear
-        self.send_awaited = partial(self.send_batch, awaited=True)
 
     def send_batch(
         self, batch: Batch, done: Callable[[Results], None], awaited: bool = False

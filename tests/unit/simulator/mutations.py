@@ -675,7 +675,7 @@ MUTATIONS = {
     "an idle node is used though a stranger was seen": Mutation(
         Bend(
             Place,
-            "_give_back",
+            "give_back",
             "kept.asked or grant._reads or (self._skip and not kept.watched)",
             "grant._reads or (self._skip and not kept.watched)",
         ),

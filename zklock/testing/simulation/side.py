@@ -439,7 +439,9 @@ class _Store:
         self._side = side
         self._inner = inner
 
-    def send_batch(self, batch: Batch, done: Callable[[Results], None]) -> None:
+    def send_batch(
+        self, batch: Batch, done: Callable[[Results], None], awaited: bool = False
+    ) -> None:
         back = self._side.batches.take("a request")
 
         def on_reply(results: Results) -> None:
@@ -453,9 +455,6 @@ class _Store:
         except BaseException:
             back()
             raise
-
-    def send_awaited(self, batch: Batch, done: Callable[[Results], None]) -> None:
-        self.send_batch(batch, done)
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
         return False  # a simulated network has no socket to read
