@@ -23,7 +23,6 @@ from kazoo.exceptions import (
     NoNodeError,
     OperationTimeoutError,
     SessionExpiredError,
-    ThrottledOpError,
 )
 from kazoo.security import make_acl
 
@@ -535,12 +534,9 @@ def test_an_overloaded_server_is_asked_again(op: str) -> None:
         server.throttle(op, 2)
         guard.transaction(A).create("/data", b"").commit()
         assert client.exists("/data")
-        server.throttle(op, 1000)
-        impatient = ZooKeeperGuard(client, "/deep/mark", timeout=0.05)
-        if op == "multi":
-            with pytest.raises(NoAnswer) as caught:
-                impatient.claim(B)
-            assert isinstance(caught.value.__cause__, ThrottledOpError)
+        server.throttle("multi", 1000)
+        with pytest.raises(NoAnswer):
+            ZooKeeperGuard(client, "/deep/mark", timeout=0.05).claim(B)
 
 
 @pytest.fixture
