@@ -19,13 +19,16 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
     OperationTimeoutError,
+    QuotaExceededError,
     RolledBackError,
     RuntimeInconsistency,
     SessionExpiredError,
+    ThrottledOpError,
 )
 
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import check_process, check_type
+from zklock._kazoo.failures import translate
 from zklock._kazoo.loops import check_thread
 from zklock._kazoo.paths import make_path
 from zklock.errors import (
@@ -36,7 +39,16 @@ from zklock.errors import (
     OutcomeUnknown,
     StaleToken,
 )
-from zklock.fencing.guard import NO_TOKEN, Fenced, admit, missing, parse_mark, refused, token_of
+from zklock.fencing.guard import (
+    NO_TOKEN,
+    Fenced,
+    admit,
+    missing,
+    parse_mark,
+    refused,
+    refusing,
+    token_of,
+)
 from zklock.token import FencingToken
 
 if TYPE_CHECKING:
@@ -64,7 +76,8 @@ class Deadline:
     def wait(self, answer: IAsyncResult, *, changes: bool = False) -> Any:
         """Return the answer, or raise; kazoo's own errors are those of what was asked.
 
-        ``changes``: what was asked changes something.
+        ``changes``: what was asked changes something. A ``NoAnswer`` with a cause may be repeated:
+        nothing was changed.
         """
         left = max(0.001, self._end - time.monotonic())
         try:
@@ -77,6 +90,10 @@ class Deadline:
                 "write the mark and the nodes of the change",
                 path=self._path,
             ) from error
+        except QuotaExceededError as error:
+            raise _full(self._path, error) from error
+        except ThrottledOpError as error:  # it was not carried out
+            raise self._no_answer() from error
         except (ConnectionClosedError, AuthFailedError) as error:
             raise ClientClosed(
                 f"{self._path}: the client was stopped, or its credentials were refused: make "
@@ -110,10 +127,14 @@ class Deadline:
             try:
                 return [self._or_missing(answer) for answer in question()]
             except NoAnswer as error:
-                if error.__cause__ is None or time.monotonic() >= self._end:
-                    raise
-                # kazoo may answer so at once until it has seen that the connection is gone.
-                time.sleep(0.01)
+                self.repeat(error)
+
+    def repeat(self, error: NoAnswer) -> None:
+        """Wait a moment, if the question may be asked again and there is time; else raise."""
+        if error.__cause__ is None or time.monotonic() >= self._end:
+            raise error
+        # kazoo may answer so at once until it has seen that the connection is gone.
+        time.sleep(0.01)
 
     def _or_missing(self, answer: IAsyncResult) -> Any:
         try:
@@ -187,9 +208,15 @@ class ZooKeeperGuard:
                 request.delete(self._made)
             request.create(self._made, b"", self._acl)
             request.create(f"{self._made}/{child}", b"", self._acl)
-            results = deadline.wait(request.commit_async(), changes=True)
+            try:
+                results = deadline.wait(request.commit_async(), changes=True)
+            except NoAnswer as error:
+                deadline.repeat(error)
+                continue
             try:
                 _raise_failure(results)
+            except QuotaExceededError as error:
+                raise _full(self._path, error) from error
             except (NoNodeError, NodeExistsError, NotEmptyError):
                 # Another call came in between, this server is behind, or there is no parent.
                 parent = self._path.rpartition("/")[0]
@@ -331,7 +358,11 @@ class FencedTransaction:
             if self._node is not None:
                 request.check(self._node, -1)
             request.operations.extend(self._changes.operations)
-            results = deadline.wait(request.commit_async(), changes=True)
+            try:
+                results = deadline.wait(request.commit_async(), changes=True)
+            except NoAnswer as error:
+                deadline.repeat(error)
+                continue
             fence, changes = results[:2], results[2 if self._node is None else 3 :]
             # The mark moved, or this server had an old one: look again after a sync.
             if any(isinstance(result, BadVersionError | NoNodeError) for result in fence):
@@ -346,8 +377,15 @@ class FencedTransaction:
                     token=self._token,
                     highest=mark.token,
                 )
+            if isinstance(fence[0], QuotaExceededError):
+                raise _full(guard.resource, fence[0])
             _raise_failure(results)
             return list(changes)
+
+
+def _full(path: str, error: QuotaExceededError) -> GuardUnusable:
+    """Return the error for a mark for which there is no room."""
+    return refusing(path, translate(error, path).error)
 
 
 def _check_sendable(path: str) -> None:

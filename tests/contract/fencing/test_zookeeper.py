@@ -521,6 +521,52 @@ def test_bad_arguments_of_verify_owner(client: KazooClient) -> None:
         verify_owner(client, "/lock", A, max_age="60")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("op", ["multi", "getData", "getChildren2", "sync", "create"])
+def test_an_overloaded_server_is_asked_again(op: str) -> None:
+    with embedded() as server, zklock.connect(server.hosts) as client:
+        guard = ZooKeeperGuard(client, "/deep/mark")
+        server.throttle(op, 2)
+        guard.create()
+        server.throttle(op, 2)
+        guard.claim(A)
+        server.throttle(op, 2)
+        assert guard.highest() == A
+        server.throttle(op, 2)
+        guard.transaction(A).create("/data", b"").commit()
+        assert client.exists("/data")
+        server.throttle("multi", 1000)
+        with pytest.raises(NoAnswer):
+            ZooKeeperGuard(client, "/deep/mark", timeout=0.05).claim(B)
+
+
+@pytest.fixture
+def strict() -> Iterator[KazooClient]:
+    """A client of a server that enforces quotas."""
+    properties = {"zookeeper.enforceQuota": "true"}
+    with ZooKeeperServer(system_properties=properties) as server, connected(server) as client:
+        yield client
+
+
+def test_a_quota_that_is_used_up(strict: KazooClient) -> None:
+    limits = {
+        "count": b"byteHardLimit=-1;countHardLimit=1",
+        "bytes": b"byteHardLimit=20;countHardLimit=-1",
+    }
+    for path, limit in limits.items():
+        strict.create(f"/{path}")
+        quota = f"/zookeeper/quota/{path}"
+        strict.create(f"{quota}/zookeeper_limits", b"count=-1,bytes=-1=;" + limit, makepath=True)
+        strict.create(f"{quota}/zookeeper_stats", b"count=1,bytes=0")
+    with pytest.raises(GuardUnusable, match="its quota is used up"):
+        ZooKeeperGuard(strict, "/count/mark").create()
+    with pytest.raises(GuardUnusable, match="its quota is used up"):
+        ZooKeeperGuard(strict, "/count/a/b/mark").create()
+    guard = ZooKeeperGuard(strict, "/bytes/mark")
+    guard.create()
+    with pytest.raises(GuardUnusable, match="its quota is used up"):
+        guard.claim(A)
+
+
 def test_an_unreadable_mark(client: KazooClient, guard: ZooKeeperGuard) -> None:
     for content in (b"", b"34", b"\xff"):
         client.set(guard.resource, content)
