@@ -1437,6 +1437,38 @@ class TestACallerThatWaitsForEvents:
         assert [path for path, _ in told] == ["/a", "/b"]
         caller.join(SOON)
 
+    @pytest.mark.parametrize("beside", ["a wake-up", "another caller's end"])
+    def test_tells_all_before_another_thread_sorts(
+        self, kazoo: Kazoo, rides: Rides, beside: str
+    ) -> None:
+        told = self.watched(kazoo, rides, "/a", "/b")
+        tells, goes_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            rides.then = lambda: None
+            tells.set()
+            assert goes_on.wait(SOON)
+
+        caller = self.waits(kazoo)
+        rides.ride("/other")
+        (number,) = numbers(split(kazoo.far.recv(65536)))
+        rides.then = hold
+        kazoo.far.sendall(event(DELETED, "/a") + answers(number) + event(DELETED, "/b"))
+        assert tells.wait(SOON)
+        if beside == "another caller's end":
+            kazoo.connection._reads_until = 0.0  # a caller has read before, and was held up
+            rides.ride("/late")
+        ear, _ = kazoo.connection._ear
+        for _ in range(2):  # when it wakes up again, it has looked
+            kazoo.connection._wake_reader()
+            wait_for(lambda: not select.select([ear], [], [], 0)[0], SOON)
+        so_far = [path for path, _ in told]
+        goes_on.set()
+        caller.join(SOON)
+        assert so_far == ["/a"]
+        wait_for(lambda: len(told) == 2, SOON)
+        assert [path for path, _ in told] == ["/a", "/b"]
+
     def test_is_interrupted_in_what_a_signal_handler_does_meanwhile(
         self, kazoo: Kazoo, rides: Rides
     ) -> None:

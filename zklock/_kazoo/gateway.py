@@ -453,7 +453,7 @@ class GatewaySocket(HandshakingSocket):
             with self._receiving:
                 if self.reading is not waiting:
                     return
-                self.teller, self._reads_until = threading.get_ident(), math.inf
+                self.teller = threading.get_ident()
                 self._receive_once()
                 self._frames.sort(self._frames.has_event)
                 told, self._frames.told = self._frames.told, []
@@ -580,11 +580,13 @@ class GatewaySocket(HandshakingSocket):
                 self.flush()
             with self._receiving:
                 self._telling = True
-                if self.reading is not None and clock() > self._reads_until:
-                    self._listen()
-                self._frames.sort()  # a caller may have left something
-                more = self.reading is None and self._receive_once()
-                self._frames.sort()
+                more = False
+                if not self.teller:
+                    if self.reading is not None and clock() > self._reads_until:
+                        self._listen()
+                    self._frames.sort()  # a caller may have left something
+                    more = self.reading is None and self._receive_once()
+                    self._frames.sort()
                 told, self._frames.told = self._frames.told, []
                 if self._full is not self._blocked and not self._closed:
                     self._full = self._blocked
