@@ -940,6 +940,30 @@ class TestTheReader:
             kazoo.step(SOON)
         kazoo.close()
 
+    def test_wakes_kazoo_also_if_it_has_taken_the_frame_before_meanwhile(self) -> None:
+        kazoo = begun()
+        kazoo.run()
+        tells, goes_on = threading.Event(), threading.Event()
+
+        def hold(*_: object) -> None:
+            tells.set()
+            assert goes_on.wait(SOON)
+
+        rides = Rides(kazoo)
+        rides.ride("/a", Watch(GET_DATA, b"/a", (hold, "/a")))
+        (number,) = numbers(split(kazoo.far.recv(65536)))
+        kazoo.far.sendall(answers(number) + event(CHILD, "/first"))
+        wait_for(kazoo.connection.pending, SOON)
+        kazoo.far.sendall(event(DELETED, "/a") + event(CHILD, "/second"))
+        assert tells.wait(SOON)
+        assert kazoo.step()
+        kazoo.handler._bell.clear()  # it sleeps
+        goes_on.set()
+        assert kazoo.handler._bell.wait(SOON)
+        assert kazoo.step()
+        assert kazoo.received == [event(CHILD, "/first"), event(CHILD, "/second")]
+        kazoo.close()
+
     def test_ends_with_the_connection_and_drops_what_is_under_way(self) -> None:
         kazoo = begun()
         kazoo.run()

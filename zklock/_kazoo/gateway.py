@@ -592,7 +592,6 @@ class GatewaySocket(HandshakingSocket):
                     self._full = self._blocked
                     if self.reading is None:
                         self._listen()
-            inbox = len(self._frames.inbox)
             for tell in told:
                 tell()
             self._telling = False
@@ -600,7 +599,7 @@ class GatewaySocket(HandshakingSocket):
                 self.flush()  # for who came while this thread received, over TLS
             if self._frames.broken:
                 self._over(True)
-            elif len(self._frames.inbox) > inbox:
+            elif self._frames.inbox:
                 self.state.wake_kazoo()
             more = more and not self.eager
 
