@@ -10,13 +10,14 @@ import select
 import socket
 import ssl
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -1197,6 +1198,29 @@ class TestACallerThatReads:
         assert len(landing.threads) == 2
         assert kazoo.step(SOON)
         assert kazoo.received == [event(CHILD, "/of-kazoo")]
+
+    @pytest.mark.parametrize("error", [TimeoutError, BlockingIOError])
+    def test_what_a_signal_handler_raises_is_no_end_of_the_connection(
+        self, kazoo: Kazoo, rides: Rides, error: type[OSError]
+    ) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a")
+        kazoo.far.sendall(answers(sent[0]))
+        receives = kazoo.connection._receive_once.__code__
+
+        def strike(frame: FrameType, event: str, called: Any) -> None:
+            if event == "c_return" and frame.f_code is receives and called.__name__ == "recv":
+                sys.setprofile(None)
+                raise error
+
+        sys.setprofile(strike)
+        try:
+            with pytest.raises(error):
+                kazoo.handler.hear(BATCH, SOON)
+        finally:
+            sys.setprofile(None)
+        assert open_connection(kazoo.handler) is None
+        kazoo.connection.close()
+        assert landing.done.wait(SOON)
 
     @pytest.mark.parametrize("who", ["rider", "kazoo"])
     def test_takes_its_replies_also_when_another_writes(

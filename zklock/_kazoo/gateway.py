@@ -613,10 +613,11 @@ class GatewaySocket(HandshakingSocket):
             else:
                 with self._writing:  # TLS does one thing at a time
                     chunk = self._sock.recv(_CHUNK)
-        except _LATER:
-            return False
         except OSError as error:
-            self._frames.told.append(partial(self._over, error))
+            if self.eager and not raised_by_the_call(error):
+                raise
+            if not isinstance(error, _LATER):
+                self._frames.told.append(partial(self._over, error))
             return False
         if chunk:
             self._frames.feed(chunk)
