@@ -1200,22 +1200,26 @@ class TestACallerThatReads:
         assert kazoo.received == [event(CHILD, "/of-kazoo")]
 
     @pytest.mark.parametrize("error", [TimeoutError, BlockingIOError])
+    @pytest.mark.parametrize("call", ["recv", "shutdown"])
     def test_what_a_signal_handler_raises_is_no_end_of_the_connection(
-        self, kazoo: Kazoo, rides: Rides, error: type[OSError]
+        self, kazoo: Kazoo, rides: Rides, error: type[OSError], call: str
     ) -> None:
         landing, sent = self.departed(kazoo, rides, "/a")
         kazoo.far.sendall(answers(sent[0]))
-        receives = kazoo.connection._receive_once.__code__
+        kazoo.connection._struck = call == "shutdown"  # before: who writes next ends it
 
-        def strike(frame: FrameType, event: str, called: Any) -> None:
-            if event == "c_return" and frame.f_code is receives and called.__name__ == "recv":
+        def strike(_: FrameType, event: str, called: Any) -> None:
+            if event == "c_return" and called.__name__ == call:
                 sys.setprofile(None)
                 raise error
 
         sys.setprofile(strike)
         try:
             with pytest.raises(error):
-                kazoo.handler.hear(BATCH, SOON)
+                if call == "recv":
+                    kazoo.handler.hear(BATCH, SOON)
+                else:
+                    rides.ride("/b")
         finally:
             sys.setprofile(None)
         assert open_connection(kazoo.handler) is None
