@@ -1435,6 +1435,20 @@ class TestACallerThatWaitsForEvents:
         assert [thread == caller.ident for _, thread in told] == [True, False]
         assert rides.heard == [("/other", 0, b"")]
 
+    def test_that_is_forked_meanwhile_takes_nothing(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The parent has the same socket."""
+        told = self.watched(kazoo, rides, "/a")
+        caller = self.waits(kazoo)
+        with monkeypatch.context() as patch:
+            patch.setattr(kazoo.handler, "_process", "the parent")
+            kazoo.far.sendall(event(DELETED, "/a"))
+            caller.join(SOON)
+            assert not told
+        wait_for(lambda: told, SOON)
+        assert told[0][1] != caller.ident
+
     def test_tells_kazoo_of_its_own(self, kazoo: Kazoo) -> None:
         caller = self.waits(kazoo)
         kazoo.far.sendall(event(CHILD, "/of-kazoo"))

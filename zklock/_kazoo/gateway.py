@@ -604,8 +604,11 @@ class GatewaySocket(HandshakingSocket):
             more = more and not self.eager
 
     def _receive_once(self) -> bool:
-        """Receive once; return whether something had come. The caller is who may receive."""
-        if self._closed or self._end or self._frames.broken:
+        """Receive once; return whether something had come. The caller is who may receive.
+
+        A signal handler may have forked while a caller waited: what comes is the parent's.
+        """
+        if self._closed or self._end or self._frames.broken or self.state.forked:
             return False
         try:
             if self.eager:
