@@ -168,6 +168,22 @@ def test_who_waits_in_a_queue_hears_the_events_of_the_first_moment(host: Reading
     assert host.sent == []
 
 
+def test_who_reads_events_handles_its_own_alone(host: Reading) -> None:
+    """An interrupt of its thread, or a time limit, is not for the others."""
+    mine = begun(host, Wait(BEFORE, OWN), SECOND)
+    other = Asking(host, Wait(BEFORE, OWN), SECOND).start()
+    host.interrupted = True
+    for asking in (mine, other):
+        asking.attempt.watched(BEFORE, deleted=True)
+    assert (len(mine.answers), len(other.answers)) == (1, 0)
+    host.interrupted = False
+    other.attempt.watched(OWN, deleted=True)
+    assert other.answers == mine.answers, "a later event was heard first"
+    (job,) = host.jobs
+    job()
+    assert (host.awaited, host.sent) == ([SECOND], [SECOND])
+
+
 @pytest.mark.parametrize("other", [ME - 1, ME + 1])
 def test_what_another_thread_sends_is_not_for_the_reader(
     host: Reading, moment: Moment, other: int

@@ -10,13 +10,14 @@ import select
 import socket
 import ssl
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -940,6 +941,30 @@ class TestTheReader:
             kazoo.step(SOON)
         kazoo.close()
 
+    def test_wakes_kazoo_also_if_it_has_taken_the_frame_before_meanwhile(self) -> None:
+        kazoo = begun()
+        kazoo.run()
+        tells, goes_on = threading.Event(), threading.Event()
+
+        def hold(*_: object) -> None:
+            tells.set()
+            assert goes_on.wait(SOON)
+
+        rides = Rides(kazoo)
+        rides.ride("/a", Watch(GET_DATA, b"/a", (hold, "/a")))
+        (number,) = numbers(split(kazoo.far.recv(65536)))
+        kazoo.far.sendall(answers(number) + event(CHILD, "/first"))
+        wait_for(kazoo.connection.pending, SOON)
+        kazoo.far.sendall(event(DELETED, "/a") + event(CHILD, "/second"))
+        assert tells.wait(SOON)
+        assert kazoo.step()
+        kazoo.handler._bell.clear()  # it sleeps
+        goes_on.set()
+        assert kazoo.handler._bell.wait(SOON)
+        assert kazoo.step()
+        assert kazoo.received == [event(CHILD, "/first"), event(CHILD, "/second")]
+        kazoo.close()
+
     def test_ends_with_the_connection_and_drops_what_is_under_way(self) -> None:
         kazoo = begun()
         kazoo.run()
@@ -1174,6 +1199,33 @@ class TestACallerThatReads:
         assert kazoo.step(SOON)
         assert kazoo.received == [event(CHILD, "/of-kazoo")]
 
+    @pytest.mark.parametrize("error", [TimeoutError, BlockingIOError])
+    @pytest.mark.parametrize("call", ["recv", "shutdown"])
+    def test_what_a_signal_handler_raises_is_no_end_of_the_connection(
+        self, kazoo: Kazoo, rides: Rides, error: type[OSError], call: str
+    ) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a")
+        kazoo.far.sendall(answers(sent[0]))
+        kazoo.connection._struck = call == "shutdown"  # before: who writes next ends it
+
+        def strike(_: FrameType, event: str, called: Any) -> None:
+            if event == "c_return" and called.__name__ == call:
+                sys.setprofile(None)
+                raise error
+
+        sys.setprofile(strike)
+        try:
+            with pytest.raises(error):
+                if call == "recv":
+                    kazoo.handler.hear(BATCH, SOON)
+                else:
+                    rides.ride("/b")
+        finally:
+            sys.setprofile(None)
+        assert open_connection(kazoo.handler) is None
+        kazoo.connection.close()
+        assert landing.done.wait(SOON)
+
     @pytest.mark.parametrize("who", ["rider", "kazoo"])
     def test_takes_its_replies_also_when_another_writes(
         self, kazoo: Kazoo, rides: Rides, who: str
@@ -1383,6 +1435,20 @@ class TestACallerThatWaitsForEvents:
         assert [thread == caller.ident for _, thread in told] == [True, False]
         assert rides.heard == [("/other", 0, b"")]
 
+    def test_that_is_forked_meanwhile_takes_nothing(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The parent has the same socket."""
+        told = self.watched(kazoo, rides, "/a")
+        caller = self.waits(kazoo)
+        with monkeypatch.context() as patch:
+            patch.setattr(kazoo.handler, "_process", "the parent")
+            kazoo.far.sendall(event(DELETED, "/a"))
+            caller.join(SOON)
+            assert not told
+        wait_for(lambda: told, SOON)
+        assert told[0][1] != caller.ident
+
     def test_tells_kazoo_of_its_own(self, kazoo: Kazoo) -> None:
         caller = self.waits(kazoo)
         kazoo.far.sendall(event(CHILD, "/of-kazoo"))
@@ -1436,6 +1502,38 @@ class TestACallerThatWaitsForEvents:
         assert landing.done.wait(SOON)
         assert [path for path, _ in told] == ["/a", "/b"]
         caller.join(SOON)
+
+    @pytest.mark.parametrize("beside", ["a wake-up", "another caller's end"])
+    def test_tells_all_before_another_thread_sorts(
+        self, kazoo: Kazoo, rides: Rides, beside: str
+    ) -> None:
+        told = self.watched(kazoo, rides, "/a", "/b")
+        tells, goes_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            rides.then = lambda: None
+            tells.set()
+            assert goes_on.wait(SOON)
+
+        caller = self.waits(kazoo)
+        rides.ride("/other")
+        (number,) = numbers(split(kazoo.far.recv(65536)))
+        rides.then = hold
+        kazoo.far.sendall(event(DELETED, "/a") + answers(number) + event(DELETED, "/b"))
+        assert tells.wait(SOON)
+        if beside == "another caller's end":
+            kazoo.connection._reads_until = 0.0  # a caller has read before, and was held up
+            rides.ride("/late")
+        ear, _ = kazoo.connection._ear
+        for _ in range(2):  # when it wakes up again, it has looked
+            kazoo.connection._wake_reader()
+            wait_for(lambda: not select.select([ear], [], [], 0)[0], SOON)
+        so_far = [path for path, _ in told]
+        goes_on.set()
+        caller.join(SOON)
+        assert so_far == ["/a"]
+        wait_for(lambda: len(told) == 2, SOON)
+        assert [path for path, _ in told] == ["/a", "/b"]
 
     def test_is_interrupted_in_what_a_signal_handler_does_meanwhile(
         self, kazoo: Kazoo, rides: Rides

@@ -79,3 +79,27 @@ def test_who_is_next_gets_the_lock_though_an_interrupt_strikes_in_the_hand_over(
     released(world, waiters[3])
     world.run(2 * KEEP)
     assert nodes(world) == []
+
+
+@pytest.mark.hazard("H9")
+@pytest.mark.parametrize("given_up", [False, True])
+def test_who_waits_is_told_though_an_interrupt_strikes_who_tells(
+    world: World, given_up: bool
+) -> None:
+    waiters = [wait(world) for _ in range(3)]
+    released(world, waiters[0])  # from now on, the queue is watched
+    told: list[str] = []
+
+    def tell() -> None:
+        told.append("struck")
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    waiters[2].when_done(tell)
+    with pytest.raises(KeyboardInterrupt):
+        if given_up:
+            waiters[2].cancel()
+        else:
+            released(world, waiters[1])
+    world.run()
+    assert told == ["struck", "struck"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import zklock
+from zklock._engine.attempt import Attempt
 from zklock._locks.multi_base import MultiBase
 from zklock.errors import NoAnswer
 from zklock.testing import Simulation, simulated
@@ -44,6 +45,22 @@ def test_it_gives_up_for_want_of_an_answer_only_if_there_is_a_limit(
         assert grant.held
     failures = iter([NoAnswer("silent", path=PATHS[0])])
     assert multi.acquire(timeout=60.0) is None
+
+
+def test_it_reads_no_answers_itself_while_it_asks_for_others(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for another client's answers would keep all others of this one waiting."""
+    begun: list[bool] = []
+    start = Attempt.start
+
+    def starts(attempt: Attempt[Any], *, awaited: bool = False) -> Attempt[Any]:
+        begun.append(awaited)
+        return start(attempt, awaited=awaited)
+
+    monkeypatch.setattr(Attempt, "start", starts)
+    assert zklock.MultiLock([zklock.Lock(client, path) for path in PATHS]).acquire()
+    assert begun == [False, False]
 
 
 def test_errors_of_a_release_follow_one_another(client: Any) -> None:

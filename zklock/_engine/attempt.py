@@ -274,8 +274,14 @@ class Attempt(Pending[T]):
         node of this session that this client did not delete. The session's end, of which nobody
         has heard yet, may have taken it, and this attempt's own node with it. ``at``: when the host
         heard of it.
+
+        A caller that reads events for all handles its own: what strikes it must not end others.
         """
-        self._tell(self._happened, _Fired(path, deleted, held, taken, at))
+        self._news.append((self._happened, (_Fired(path, deleted, held, taken, at),)))
+        if self._host.interrupted and self._awaited != threading.get_ident():
+            self._host.later(self._handle)
+        else:
+            self._handle()
 
     def _tell(self, handle: Callable[..., object], *news: object) -> None:
         """Have the news handled: ``handle(*news)`` is called."""

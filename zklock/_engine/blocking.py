@@ -32,9 +32,9 @@ class Blocking(Front):
         """Whether this thread may hear answers: it waits for them."""
         return True
 
-    def begin(self, attempt: Pending[Any]) -> None:
+    def begin(self, attempt: Pending[Any], awaited: bool = True) -> None:
         """Start an attempt."""
-        attempt.start(awaited=True)
+        attempt.start(awaited=awaited)
 
     async def finished(
         self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None

@@ -108,7 +108,7 @@ class Future(Generic[T]):
         """Make a call, unless another thread makes it."""
         me = object()
         due.append(me)
-        if due[1] is me:
+        if due[1:2] == [me]:  # else another one makes it, or is to make it again
             due[0]()
             try:
                 self._when_done.remove(due)

@@ -97,12 +97,16 @@ class Waiter(Pending[GrantBase | None]):
     def cancel(self, error: BaseException | None = None) -> bool:
         """Leave, unless it is too late; return whether this call did it."""
         mine = object()
-        decided = self.__dict__.setdefault("_decided", mine)
-        if decided is self:
-            return False
-        self._resolve(None, error)
-        self._place.leave(self)
-        return decided is mine
+        try:
+            decided = self.__dict__.setdefault("_decided", mine)
+            if decided is self:
+                return False
+            self._resolve(None, error)
+            self._place.leave(self)
+            return decided is mine
+        except BaseException:
+            self._place.session.post(partial(self.cancel, error))
+            raise
 
     def accept(self) -> bool:
         """Return whether it may be granted; if so, it cannot be given up any more."""
@@ -121,6 +125,11 @@ class Waiter(Pending[GrantBase | None]):
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""
         return self._place.session.limit(seconds, wake)
+
+    def _resolve(self, value: Any, error: BaseException | None) -> None:
+        """Set the outcome, unless there is one; an interrupt may have struck who has told it."""
+        self._make_again()
+        super()._resolve(value, error)
 
 
 class Kept:

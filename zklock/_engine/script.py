@@ -30,8 +30,8 @@ class Front(ABC):
         """Whether this thread may hear the answers to what it sends next; then ``finished()``."""
 
     @abstractmethod
-    def begin(self, attempt: Pending[Any]) -> None:
-        """Start an attempt, now or soon; what follows is ``finished(attempt)``."""
+    def begin(self, attempt: Pending[Any], awaited: bool = True) -> None:
+        """Start an attempt, now or soon. ``awaited``: what follows is ``finished(attempt)``."""
 
     @abstractmethod
     def finished(

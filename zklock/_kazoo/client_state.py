@@ -24,6 +24,7 @@ from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._ground.mutexes import Mutex
+from zklock._ground.process import this_process
 from zklock._ground.records import log_fields
 from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
@@ -80,6 +81,7 @@ class ClientState:
 
     def __init__(self) -> None:
         super().__init__()
+        self._process = this_process()
         self.session_timeout: float | None = None
         self._bell = Event()
         self._wakes = Wakes(self.wake_kazoo)
@@ -100,6 +102,11 @@ class ClientState:
         self._back_at: float | None = None  # the session is given up; until another is asked for
         self._not_resumed_at: float | None = None  # since the last answer
         self._refused = False  # by a server that serves, when the session must be dead
+
+    @property
+    def forked(self) -> bool:
+        """Whether its threads run in the parent of this process."""
+        return self._process != this_process()
 
     @property
     def server(self) -> str:

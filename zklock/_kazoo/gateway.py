@@ -453,7 +453,7 @@ class GatewaySocket(HandshakingSocket):
             with self._receiving:
                 if self.reading is not waiting:
                     return
-                self.teller, self._reads_until = threading.get_ident(), math.inf
+                self.teller = threading.get_ident()
                 self._receive_once()
                 self._frames.sort(self._frames.has_event)
                 told, self._frames.told = self._frames.told, []
@@ -580,17 +580,18 @@ class GatewaySocket(HandshakingSocket):
                 self.flush()
             with self._receiving:
                 self._telling = True
-                if self.reading is not None and clock() > self._reads_until:
-                    self._listen()
-                self._frames.sort()  # a caller may have left something
-                more = self.reading is None and self._receive_once()
-                self._frames.sort()
+                more = False
+                if not self.teller:
+                    if self.reading is not None and clock() > self._reads_until:
+                        self._listen()
+                    self._frames.sort()  # a caller may have left something
+                    more = self.reading is None and self._receive_once()
+                    self._frames.sort()
                 told, self._frames.told = self._frames.told, []
                 if self._full is not self._blocked and not self._closed:
                     self._full = self._blocked
                     if self.reading is None:
                         self._listen()
-            inbox = len(self._frames.inbox)
             for tell in told:
                 tell()
             self._telling = False
@@ -598,13 +599,16 @@ class GatewaySocket(HandshakingSocket):
                 self.flush()  # for who came while this thread received, over TLS
             if self._frames.broken:
                 self._over(True)
-            elif len(self._frames.inbox) > inbox:
+            elif self._frames.inbox:
                 self.state.wake_kazoo()
             more = more and not self.eager
 
     def _receive_once(self) -> bool:
-        """Receive once; return whether something had come. The caller is who may receive."""
-        if self._closed or self._end or self._frames.broken:
+        """Receive once; return whether something had come. The caller is who may receive.
+
+        A signal handler may have forked while a caller waited: what comes is the parent's.
+        """
+        if self._closed or self._end or self._frames.broken or self.state.forked:
             return False
         try:
             if self.eager:
@@ -612,10 +616,11 @@ class GatewaySocket(HandshakingSocket):
             else:
                 with self._writing:  # TLS does one thing at a time
                     chunk = self._sock.recv(_CHUNK)
-        except _LATER:
-            return False
         except OSError as error:
-            self._frames.told.append(partial(self._over, error))
+            if self.eager and not raised_by_the_call(error):
+                raise
+            if not isinstance(error, _LATER):
+                self._frames.told.append(partial(self._over, error))
             return False
         if chunk:
             self._frames.feed(chunk)

@@ -66,14 +66,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 "removes them (run zklock in an unpatched process), and Windows has no "
                 "select.poll()"
             )
-        self._process = this_process()
         self.open_results: set[weakref.ref[Any]] = set()
         self.obtain_ticket: Callable[[str], object] | None = None
-
-    @property
-    def forked(self) -> bool:
-        """Whether its threads run in the parent of this process."""
-        return self._process != this_process()
 
     def start(self) -> None:
         """Start the threads; all or none, also if an interrupt strikes."""

@@ -12,6 +12,7 @@ from typing import Any
 from kazoo.exceptions import SessionExpiredError
 
 from zklock._ground.clock import clock
+from zklock._ground.interrupts import raised_by_the_call
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.refusals import NOT_SERVING, ONLY_READS, answer
 
@@ -140,7 +141,9 @@ class HandshakingSocket:
     def shut_down(self) -> None:
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
-        except OSError:
+        except OSError as error:
+            if not raised_by_the_call(error):
+                raise
             return  # closed already
 
     def connected(self, milliseconds: int, read_only: bool) -> None:

@@ -120,7 +120,7 @@ class Awaiting(Front):
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Pending[Any]) -> None:
+    def begin(self, attempt: Pending[Any], awaited: bool = True) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         if not attempt.asks:
             attempt.start()
@@ -128,7 +128,7 @@ class Awaiting(Front):
         line = _line()
         turn = line.join()
         if turn is None:
-            attempt.start(awaited=line.may_look())
+            attempt.start(awaited=awaited and line.may_look())
         else:  # who begins later hears nothing: finished() is called before
             turn.add_done_callback(lambda _: _start(attempt))
 
