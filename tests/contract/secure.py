@@ -77,12 +77,10 @@ class Authority:
 
 
 @contextlib.contextmanager
-def secure_server(
-    authority: Authority, folder: Path, tls_port: int, days: int = 2
-) -> Iterator[ZooKeeperServer]:
+def secure_server(authority: Authority, folder: Path, tls_port: int) -> Iterator[ZooKeeperServer]:
     """Run a server that takes TLS and plain connections on one port, and SASL on both.
 
-    Another port takes TLS alone. ``days``: for how long its certificate is valid.
+    Another port takes TLS alone.
     """
     # Certificates are files that the server reads, so it must be a process beside this one.
     backend = backend_or_skip("java")
@@ -92,7 +90,7 @@ def secure_server(
             "serverCnxnFactory": NETTY,
             "client.portUnification": "true",
             "secureClientPort": str(tls_port),
-            "ssl.keyStore.location": str(authority.certify("server", days)),
+            "ssl.keyStore.location": str(authority.certify("server")),
             "ssl.trustStore.location": str(authority.certificate),
             "ssl.clientAuth": "want",
             "authProvider.1": SASL,

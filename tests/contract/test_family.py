@@ -777,7 +777,7 @@ class TestMultiLock:
         last = granted(z.Lock(other, max(paths)))
         pending = run(z.MultiLock([z.Lock(client, path) for path in paths]).acquire)
         waits(pending, other, max(paths), 2)
-        (node,) = children(other, min(paths))
+        (node,) = wait_for(lambda: children(other, min(paths)), SOON)
         other.delete(f"{min(paths)}/{node}")
         last.release()
         grant = pending.result(SOON)

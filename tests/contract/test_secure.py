@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import re
 import shutil
+import socket
+import ssl
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +21,7 @@ import pytest
 from kazoo.security import Permissions, make_acl, make_digest_acl
 
 import zklock
-from tests.contract.secure import PASSWORD, USER, Authority, secure_server
+from tests.contract.secure import PASSWORD, USER, Authority
 from tests.contract.support import (
     ROOT,
     SOON,
@@ -30,7 +34,6 @@ from tests.contract.support import (
 )
 from zklock import aio
 from zklock.testing import FaultProxy, ZooKeeperServer
-from zklock.testing.ports import free_ports
 
 Connect = Callable[..., Any]
 
@@ -445,15 +448,28 @@ class TestExpired:
         caplog.clear()  # its records keep such sockets
 
     def test_of_a_server(self, tmp_path: Path) -> None:
-        authority, (tls_port,) = Authority(tmp_path), free_ports()
+        authority, context = Authority(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.certify("server", days=-1))
         cause = r"CERTIFICATE_VERIFY_FAILED: certificate has expired \(renew its certificate"
-        with secure_server(authority, tmp_path, tls_port, days=-1) as server:
-            refused(cause, server.hosts, ca=authority.certificate)
-            authority.certify("server")
-            with zklock.connect(
-                server.hosts, use_ssl=True, ca=authority.certificate, start_timeout=SOON
-            ) as client:
-                assert client.connected
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def shake_hands() -> None:
+            while True:
+                try:
+                    taken, _ = listener.accept()
+                except OSError:
+                    return
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(taken, server_side=True).close()
+
+        server = threading.Thread(target=shake_hands)
+        server.start()
+        try:
+            refused(cause, f"127.0.0.1:{listener.getsockname()[1]}", ca=authority.certificate)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            server.join()
+            listener.close()
 
 
 class TestRotation:

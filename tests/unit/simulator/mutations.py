@@ -734,6 +734,7 @@ MUTATIONS = {
         faults=(INTERRUPT,),
         troubles=6,
         found="left|holds|waits",
+        quick=False,
     ),
     "an idle node stays for as long as another lock keeps it": Mutation(
         Bend(Place, "_see_to_idle", "end < kept.timed", "kept.timed == math.inf"),
