@@ -447,9 +447,9 @@ class TestExpired:
         granted(lock, timeout=SOON).release()
         caplog.clear()  # its records keep such sockets
 
-    def test_of_a_server(self, tmp_path: Path) -> None:
-        authority, context = Authority(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(authority.certify("server", days=-1))
+    def test_of_a_server(self, authority: Authority) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.certify("expired", days=-1))
         cause = r"CERTIFICATE_VERIFY_FAILED: certificate has expired \(renew its certificate"
         listener = socket.create_server(("127.0.0.1", 0))
 
