@@ -69,8 +69,8 @@ class Waiter(Pending[GrantBase | None]):
 
     @property
     def asks(self) -> bool:
-        """Whether the place has no contender."""
-        return self._place._kept is None and self._place._contender is None
+        """Whether it begins a contender."""
+        return self._place.lacks_contender
 
     def start(self, *, awaited: bool = False) -> Self:
         """Take a place; return without waiting."""
@@ -190,6 +190,12 @@ class Place:
         return kept is not None and kept.idle is not None
 
     @property
+    def lacks_contender(self) -> bool:
+        """Whether who waits needs a contender that is not there. Takes no lock."""
+        kept = self._kept
+        return self._contender is None and (kept is None or kept.asked)
+
+    @property
     def in_use(self) -> bool:
         """Whether somebody has the znode, and hands it to the next. Takes no lock."""
         kept = self._kept
@@ -218,7 +224,7 @@ class Place:
         if not waiter.patient and (busy or (kept is not None and not self._free(kept))):
             return False
         self._waiters[waiter] = None
-        if self._contender is None and (kept is None or kept.asked):
+        if self.lacks_contender:
             self._contender = waiter.contender = waiter.contend(self, waiter.patient)
         return True
 
@@ -320,11 +326,10 @@ class Place:
                 self._forget(kept)
             elif not (kept.watched and self._hand(kept)):
                 self._see_to_idle(kept)
-        kept = self._kept
         if not self._waiters:
             if self._contender is not None:
                 self.session.deferred.add(self._contender.cancel)
-        elif self._contender is None and (kept is None or kept.asked):
+        elif self.lacks_contender:
             first = next(iter(self._waiters))
             contender = first.contend(self, first.patient)
             self._begin(partial(_start, contender, partial(self.over, contender)))
