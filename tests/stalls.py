@@ -25,10 +25,14 @@ STALL = 1.0
 
 
 class Witness:
-    """A thread that wakes up every `TICK`; ``stalled`` is by how much it was late, all in all."""
+    """A thread that wakes up every `TICK`; ``stalled`` is by how much it was late, all in all.
 
-    def __init__(self) -> None:
+    ``clock`` has the functions of the module ``time``.
+    """
+
+    def __init__(self, clock: Any = time) -> None:
         self.stalled = 0.0
+        self._clock = clock
         self._began = False
 
     def begin(self) -> None:
@@ -38,10 +42,10 @@ class Witness:
             threading.Thread(target=self._watch, name="witness", daemon=True).start()
 
     def _watch(self) -> None:
-        looked = time.monotonic()
+        looked = self._clock.monotonic()
         while True:
-            time.sleep(TICK)
-            now = time.monotonic()
+            self._clock.sleep(TICK)
+            now = self._clock.monotonic()
             late = now - looked - 2 * TICK
             if late > 0:
                 self.stalled += late

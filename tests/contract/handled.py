@@ -203,7 +203,7 @@ def starved(hosts: str, path: str, how: str) -> None:
             try:
                 zklock.Lock(idle, f"{lock.path}-idle").acquire(timeout=5.0)
             except zklock.ZkLockError as error:
-                told.append(str(error).count("cannot be started"))
+                told.append(str(error).count("no threads can be started"))
         assert not [name for name in children(idle, path) if name.endswith("-idle")]
     seen = sorted(told)
     hang.set()
@@ -294,7 +294,7 @@ def unended(hosts: str, path: str) -> None:
                 try:
                     ask()
                 except error as why:
-                    refused += "interpreter shuts down" in str(why)
+                    refused += "interpreter is shutting down" in str(why)
             write(1, b"true" if refused == len(asked) else b"%d" % refused)
 
     held, works = holding(), working()

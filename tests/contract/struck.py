@@ -16,15 +16,18 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import CO_GENERATOR
 from pathlib import Path
 from types import FrameType
 
 import zklock
 from tests.contract.support import SOON, gone, granted, open_connection
 from zklock import telemetry
+from zklock._engine import attempt
 from zklock.testing import wait_for
 
 LIBRARY = str(Path(zklock.__file__).parent)
+DRIVES = attempt.__file__
 KEPT_FOR = 0.1
 READS_FOR = 0.5
 """Seconds."""
@@ -49,8 +52,8 @@ class Moments:
     CPython looks for signals when a function of Python begins and when one of C has returned. (In
     loops it looks, too, but then it has just called something.) What is
     raised in a ``__del__`` arrives nowhere, so these moments do not count. Nor do calls of
-    generator expressions: the end of one that is dropped looks like a call, and handles no signal.
-    For both reasons, no garbage is collected meanwhile.
+    generators, but for those that drive a recipe: the end of one that is dropped looks like a call,
+    and what is raised in it arrives nowhere. For both reasons, no garbage is collected meanwhile.
     """
 
     def __init__(self, error: type[BaseException] = Struck, folder: str = LIBRARY) -> None:
@@ -84,8 +87,10 @@ class Moments:
         code = frame.f_code
         if not code.co_filename.startswith(self.folder) and self._place(frame) != KAZOO_SENDS:
             return False
-        if event == "call" and code.co_name == "<genexpr>":
-            return False
+        if event == "call" and code.co_flags & CO_GENERATOR:
+            by = frame.f_back.f_code if frame.f_back is not None else None
+            if by is None or not (by.co_flags & CO_GENERATOR or by.co_filename == DRIVES):
+                return False
         within: FrameType | None = frame
         while within is not None and within.f_code.co_name != "__del__":
             within = within.f_back

@@ -459,6 +459,7 @@ class TestExpired:
                     taken, _ = listener.accept()
                 except OSError:
                     return
+                taken.settimeout(1.0)  # who has refused it may leave the connection open
                 with contextlib.suppress(OSError):
                     context.wrap_socket(taken, server_side=True).close()
 

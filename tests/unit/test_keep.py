@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,13 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.keep import Place, Waiter, place_of
 from zklock._recipes import lock as lock_recipe, names
+from zklock.errors import LockLost
 
 KEEP = 600.0
+
+
+class Limit(Exception):
+    """What the signal handler of a time limit raises."""
 
 
 @pytest.fixture
@@ -30,12 +36,16 @@ def contend(world: World, place: Place, patient: bool) -> Attempt[object]:
     return world.session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
 
 
-def wait(world: World) -> Waiter:
-    """Begin to wait for the lock."""
+def begin(world: World) -> Waiter:
+    """Begin to wait for the lock; nothing is answered yet."""
     terms = GrantOptions(PATH, "me", Grant, keep=KEEP)
     place = place_of(world.session, PATH)
-    waiter = Waiter(place, terms, partial(contend, world), patient=True)
-    waiter.start()
+    return Waiter(place, terms, partial(contend, world), patient=True).start()
+
+
+def wait(world: World) -> Waiter:
+    """Begin to wait for the lock."""
+    waiter = begin(world)
     world.run()
     return waiter
 
@@ -77,6 +87,42 @@ def test_who_is_next_gets_the_lock_though_an_interrupt_strikes_in_the_hand_over(
     assert not waiters[3].done
     released(world, waiters[2])
     released(world, waiters[3])
+    world.run(2 * KEEP)
+    assert nodes(world) == []
+
+
+@pytest.mark.hazard("H9")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Limit])
+@pytest.mark.parametrize("where", ["before", "within", "after"])
+def test_the_lock_can_be_had_though_an_interrupt_strikes_as_it_is_granted(
+    world: World, where: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its contender deletes the znode: who has been granted it nevertheless loses it at once."""
+    first, second = begin(world), begin(world)
+    host: Any = world.session._nodes if where == "within" else world.session
+    give = host.give
+
+    def interrupted(*what: Any) -> None:
+        if where == "after":
+            give(*what)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "give", interrupted)
+        with suppress(error):
+            world.run()
+    world.run()
+    if where == "after":
+        grant = first.result()
+        assert grant is not None
+        with pytest.raises(LockLost, match="deleted"):
+            grant.check()
+    else:
+        with pytest.raises(error):
+            first.result()
+    with pytest.raises(error):
+        second.result()
+    released(world, wait(world))
     world.run(2 * KEEP)
     assert nodes(world) == []
 

@@ -196,14 +196,10 @@ class TestStalls:
         result = suite.runpytest_inprocess("-p", "tests.stalls")
         result.assert_outcomes(passed=2, failed=2, errors=1)
 
-    def test_the_witness_counts_by_how_much_it_is_late(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_witness_counts_by_how_much_it_is_late(self) -> None:
         looks = iter([0.0, 0.06, 0.11, 3.11, 3.16])
-        monkeypatch.setattr(
-            stalls, "time", SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
-        )
-        witness = stalls.Witness()
+        clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
+        witness = stalls.Witness(clock)
         with pytest.raises(StopIteration):
             witness._watch()
         assert witness.stalled == pytest.approx(3.0 - 2 * stalls.TICK)

@@ -294,6 +294,17 @@ class Place:
             kept.asked, kept.idle = True, self.session.now()
         return kept
 
+    def torn(self, path: str) -> None:
+        """Lose a znode that its contender deletes: it was interrupted when it was granted."""
+        with self.session.guard:
+            first = next(iter(self._waiters), None)
+            if first is not None and first.made:
+                self._waiters.pop(first)
+            self.session.lose(path)
+            if self._kept is not None and self._kept.claim.path == path:
+                self._forget(self._kept)
+        self.go_on()
+
     def lose(self, grant: GrantBase) -> None:
         """Forget a znode whose grant is lost, or which has lapsed while it was idle."""
         with self.session.guard:

@@ -418,16 +418,23 @@ class Session(NotCopyable, WireObserver):
         terms = attempt.terms
         assert terms is not None
         paths = (*(path for path, _ in claim.others), claim.path)
-        with self.guard:
-            self._watchers.near_head(attempt)
-            if self.may_grant(paths):
-                if not attempt.accept():
-                    return None
-                if terms.place is not None:
-                    return terms.place.granted(claim)
-                return self.give(claim, terms, attempt)
-            self._awaiting_lease[attempt] = claim.path
-            self._heartbeat.soon()
+        place = terms.place
+        torn = partial(place.torn, claim.path) if place is not None else None
+        try:
+            with self.guard:
+                self._watchers.near_head(attempt)
+                if self.may_grant(paths):
+                    if not attempt.accept():
+                        return None
+                    if place is not None:
+                        return place.granted(claim)
+                    return self.give(claim, terms, attempt)
+                self._awaiting_lease[attempt] = claim.path
+                self._heartbeat.soon()
+        except BaseException:
+            if torn is not None:
+                self.post(torn)
+            raise
         self._worker.wake()
         return None
 
@@ -456,6 +463,10 @@ class Session(NotCopyable, WireObserver):
         """Forget a node that is about to be deleted."""
         with self.guard:
             self._nodes.forget([path])
+
+    def lose(self, path: str) -> None:
+        """Forget a node that is deleted, and lose the grant on it; the caller has the guard."""
+        self._lose([path], LossReason.NODE_DELETED)
 
     def grants(self, lock_path: str) -> list[GrantBase]:
         """Return the grants of a lock that are held on this session."""

@@ -57,8 +57,6 @@ FEW = EACH
 """Seeds of each sort before each commit; ``tests/seeds.txt`` has hundreds of others."""
 MORE = 300
 """More seeds, for changes of the core."""
-MOST = 60
-"""A fault must be found in so many plans."""
 
 
 def play(seed: int, plan: Plan | None = None) -> World:
@@ -139,8 +137,8 @@ def test_it_holds_with_kept_locks(interrupts: str | None) -> None:
 )
 def test_a_seeded_fault_is_found(name: str) -> None:
     mutation = MUTATIONS[name]
-    detected = detect(mutation, MOST)
-    assert detected is not None, f"not found in {MOST} plans"
+    detected = detect(mutation)
+    assert detected is not None, f"not found in {mutation.most} plans"
     assert re.search(mutation.found, str(detected.violation)), detected
 
 
@@ -224,7 +222,7 @@ def test_a_seeded_fault_is_found_alike_whatever_the_hashes() -> None:
     program = (
         "from tests.unit.simulator.mutations import MUTATIONS, detect\n"
         "fault = 'a second interrupt has a worker join that has not started'\n"
-        "print(detect(MUTATIONS[fault], 12))\n"
+        "print(detect(MUTATIONS[fault]))\n"
     )
     found = [
         subprocess.run(
