@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
-
-_SENDS = ssl.SSLSocket.send.__code__
-"""Over TLS, the system call is made in here."""
+from socket import socket
 
 
 def may_be_interrupted() -> bool:
@@ -23,9 +20,11 @@ def may_be_interrupted() -> bool:
 def raised_by_the_call(error: BaseException) -> bool:
     """Whether the system call raised it that is made in the ``try`` which has caught it.
 
-    Else a signal handler did: it has a frame of its own, which the traceback shows.
+    Else a signal handler did: it has a frame of its own, which the traceback shows. Methods of
+    sockets in Python, such as those of ``ssl``, have frames, too.
     """
     trace = error.__traceback__
-    if trace is not None and trace.tb_next is not None and trace.tb_next.tb_frame.f_code is _SENDS:
-        trace = trace.tb_next
-    return trace is None or trace.tb_next is None
+    within = trace.tb_next if trace is not None else None
+    while within is not None and isinstance(within.tb_frame.f_locals.get("self"), socket):
+        within = within.tb_next
+    return within is None
