@@ -434,8 +434,10 @@ def _look(settings: Settings, ensemble: Ensemble, folder: Path, history: History
             history.note("left", lock=lock, names=standing(lock))
             history.note("contents", store=sqlite.name, lock=lock, **sqlite.contents(lock))
             for kind in (stores.ZooKeeperStore, stores.GuardedStore):
-                contents = kind.agreed(each, lock)
+                contents, lacking = kind.agreed(each, lock)
                 history.note("contents", store=kind.name, lock=lock, **contents)
+                if lacking:
+                    history.note("forgotten", store=kind.name, lock=lock, lacking=lacking)
         pool_run.look(client, folder, history)
     finally:
         for connected in (client, *each):

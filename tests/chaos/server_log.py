@@ -330,10 +330,10 @@ def compare(
 class Decision:
     """What a history says, and what the servers' own log says of it, if that can be read.
 
-    ``forgotten``: how often a witness found that the servers had lost what they had confirmed. Then
-    the violations may be theirs, and nothing is decided. ``strangers``: the longest wait of each
-    kind, in seconds; ``waits``: that of the workers, by the folder of the locks. ``versions``:
-    those of the servers.
+    ``forgotten``: how often a witness, or the last look, found that servers had lost what they had
+    confirmed. Then the violations may be theirs, and nothing is decided. ``strangers``: the longest
+    wait of each kind, in seconds; ``waits``: that of the workers, by the folder of the locks.
+    ``versions``: those of the servers.
     """
 
     verdict: Verdict

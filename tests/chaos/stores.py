@@ -198,19 +198,21 @@ class ZooKeeperStore:
         return REFUSED if isinstance(first, exceptions.NoNodeError) else FAILED
 
     @classmethod
-    def agreed(cls, clients: Sequence[KazooClient], lock: str) -> dict[str, Any]:
+    def agreed(cls, clients: Sequence[KazooClient], lock: str) -> tuple[dict[str, Any], int]:
         """Return counter and log as most servers have them, in the order of transactions.
 
-        Each client is connected to one server. One that was restarted while it caught up may have
-        lost a creation that the others have (ZOOKEEPER-3911, -4646, -4785, -5010).
+        Return as well how many entries some server lacks. Each client is connected to one. One that
+        was restarted while it caught up may have lost a creation that the others have
+        (ZOOKEEPER-3911, -4646, -4785, -5010).
         """
         servers = [cls(client).contents(lock) for client in clients]
         ((value, _),) = Counter(value for value, _ in servers).most_common(1)
         known = Counter(entry for _, entries in servers for entry in entries)
         agreed = sorted(entry for entry, many in known.items() if many * 2 > len(servers))
-        if any(many < len(servers) for many in known.values()):
+        lacking = sum(many < len(servers) for many in known.values())
+        if lacking:
             log.warning("%s of %s: a server lacks what others have", cls.name, lock)
-        return {"value": value, "writes": [json.loads(data) for _, data in agreed]}
+        return {"value": value, "writes": [json.loads(data) for _, data in agreed]}, lacking
 
     def contents(self, lock: str) -> tuple[int, list[tuple[int, bytes]]]:
         """Return the counter, and each entry with its transaction, as this server has them."""

@@ -58,6 +58,14 @@ def told(requests: list[Sent], moments: list[float], cut: float) -> float:
     return last
 
 
+def test_nothing_is_believed_before_the_first_proof() -> None:
+    lease = Lease(TIMEOUT)
+    assert lease.end == -math.inf
+    lease.connected(1.0)
+    lease.touched(1.0, 1.1)
+    assert lease.end == -math.inf
+
+
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @given(requests=traffic(), phase=st.floats(0, 1), drift=st.floats(-DRIFT, DRIFT), data=st.data())
 def test_the_lease_ends_before_the_leader_can_expire_the_session(
