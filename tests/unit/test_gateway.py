@@ -1161,6 +1161,36 @@ class TestACallerThatReads:
             assert kazoo.handler.hear(BATCH, SOON)
         assert spun == [0, 1, 2, 3, 0, 1]
 
+    def test_sleeps_at_once_for_a_while_where_others_need_the_processor(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, spun, others = [0.0], 0, 0.0
+
+        def passes() -> None:
+            nonlocal spun
+            spun += 1
+            now[0] += others
+
+        monkeypatch.setattr(gateway, "clock", lambda: now[0])
+        monkeypatch.setattr(gateway, "_let_others_run", passes)
+        kazoo.connection._spins = True
+
+        def asks() -> int:
+            """Return how often it has asked before it slept."""
+            nonlocal spun
+            spun = 0
+            _, (sent,) = self.departed(kazoo, rides, "/a")
+            kazoo.far.sendall(answers(sent))
+            assert kazoo.handler.hear(BATCH, SOON)
+            return spun
+
+        assert [asks(), asks()] == [0, 1]
+        others = 1.5 * gateway.SPIN
+        assert [asks(), asks()] == [1, 0]  # the answer had taken long: the next one may, too
+        others = 0.0
+        assert [asks() for _ in range(gateway.CROWDED)] == [0] * gateway.CROWDED
+        assert asks() == 1
+
     def test_that_must_not_sleep_glances_and_after_one_in_vain_not_for_a_while(
         self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -98,6 +98,10 @@ replies came within that time: a thread that sleeps takes as long to wake up."""
 VAIN = 16
 """How many glances of an event loop are left out after one in vain."""
 
+CROWDED = 64
+"""How often a caller sleeps at once, after others had its processor for longer than ``SPIN``. Who
+uses up its share by asking waits the longer for the next one."""
+
 LONGEST = 0.05
 """Seconds. For how long a caller reads without a look whether others have brought its outcome."""
 
@@ -158,7 +162,7 @@ class GatewaySocket(HandshakingSocket):
         self._full = False  # the reader listens for when the server takes more
         self._spins = len(os.sched_getaffinity(0)) > 1 if READS else False
         self._brief = False  # the last replies came soon
-        self._vain = 0  # how many glances are left out
+        self._vain = 0  # how often it is not asked again and again
 
     # For kazoo, on its connection thread.
 
@@ -472,7 +476,7 @@ class GatewaySocket(HandshakingSocket):
 
     def _wait(self, poll: select.poll, seconds: float) -> bool:
         began, limit = clock(), min(seconds, LONGEST)
-        come = self._brief and _spun(poll, began + min(limit, SPIN))
+        come = self._brief and self._spun(poll, began + min(limit, SPIN))
         come = come or bool(poll.poll(math.ceil(1000 * limit)))
         self._brief = self._spins and clock() < began + SPIN
         return come
@@ -482,8 +486,23 @@ class GatewaySocket(HandshakingSocket):
         if self._vain or not self._spins:
             self._vain -= bool(self._vain)
             return False
-        come = _spun(poll, clock() + SPIN)
-        self._vain = 0 if come else VAIN
+        come = self._spun(poll, clock() + SPIN)
+        if not come:
+            self._vain = max(self._vain, VAIN)
+        return come
+
+    def _spun(self, poll: select.poll, until: float) -> bool:
+        """Ask again and again until then; return whether there is something."""
+        if self._vain:
+            self._vain -= 1
+            return False
+        come, now = False, clock()
+        while not come and now < until:
+            _let_others_run()
+            come = bool(poll.poll(0))
+            before, now = now, clock()
+            if now - before > SPIN:
+                self._vain = CROWDED
         return come
 
     # For the reader, which has a thread of its own.
@@ -650,15 +669,6 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 def _drain(end: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):
         end.recv(_CHUNK)
-
-
-def _spun(poll: select.poll, until: float) -> bool:
-    """Ask again and again until then; return whether there is something."""
-    come = False
-    while not come and clock() < until:
-        _let_others_run()
-        come = bool(poll.poll(0))
-    return come
 
 
 def _let_others_run() -> None:
