@@ -1188,7 +1188,7 @@ class TestACallerThatReads:
         others = 1.5 * gateway.SPIN
         assert [asks(), asks()] == [1, 0]  # the answer had taken long: the next one may, too
         others = 0.0
-        assert [asks() for _ in range(gateway.CROWDED)] == [0] * gateway.CROWDED
+        assert [asks() for _ in range(gateway.VAIN)] == [0] * gateway.VAIN
         assert asks() == 1
 
     def test_that_must_not_sleep_glances_and_after_one_in_vain_not_for_a_while(

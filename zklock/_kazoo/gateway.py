@@ -96,11 +96,8 @@ SPIN = 0.0006
 replies came within that time: a thread that sleeps takes as long to wake up."""
 
 VAIN = 16
-"""How many glances of an event loop are left out after one in vain."""
-
-CROWDED = 64
-"""How often a caller sleeps at once, after others had its processor for longer than ``SPIN``. Who
-uses up its share by asking waits the longer for the next one."""
+"""How often nobody asks so, after an event loop did in vain, or others had the processor for longer
+than ``SPIN``: who uses up its share by asking waits the longer for the next one."""
 
 LONGEST = 0.05
 """Seconds. For how long a caller reads without a look whether others have brought its outcome."""
@@ -488,7 +485,7 @@ class GatewaySocket(HandshakingSocket):
             return False
         come = self._spun(poll, clock() + SPIN)
         if not come:
-            self._vain = max(self._vain, VAIN)
+            self._vain = VAIN
         return come
 
     def _spun(self, poll: select.poll, until: float) -> bool:
@@ -502,7 +499,7 @@ class GatewaySocket(HandshakingSocket):
             come = bool(poll.poll(0))
             before, now = now, clock()
             if now - before > SPIN:
-                self._vain = CROWDED
+                self._vain = VAIN
         return come
 
     # For the reader, which has a thread of its own.
