@@ -720,6 +720,7 @@ MUTATIONS = {
         kind=KEPT,
         faults=("expire", "delete node"),
         troubles=6,
+        most=400,
         found="was lost|is over|is gone",
         quick=False,
     ),
