@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -60,6 +61,22 @@ def released(world: World, waiter: Waiter) -> None:
     world.run()
 
 
+@contextmanager
+def interrupted(world: World, where: str, error: type[BaseException]) -> Iterator[None]:
+    """Have an interrupt strike whoever gives a grant: before that, within it, or after it."""
+    host: Any = world.session._nodes if where == "within" else world.session
+    give = host.give
+
+    def struck(*what: Any) -> None:
+        if where == "after":
+            give(*what)
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "give", struck)
+        yield
+
+
 def nodes(world: World) -> list[str]:
     return [f"{PATH}/{name}" for name in world.server.tree.names(PATH)]
 
@@ -67,22 +84,12 @@ def nodes(world: World) -> list[str]:
 @pytest.mark.hazard("H9")
 @pytest.mark.parametrize("where", ["before", "within", "after"])
 def test_who_is_next_gets_the_lock_though_an_interrupt_strikes_in_the_hand_over(
-    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+    world: World, where: str
 ) -> None:
     waiters = [wait(world) for _ in range(4)]
     released(world, waiters[0])  # from now on, the queue is watched
-    host: Any = world.session._nodes if where == "within" else world.session
-    give = host.give
-
-    def interrupted(*what: Any) -> None:
-        if where == "after":
-            give(*what)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(host, "give", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            released(world, waiters[1])
+    with interrupted(world, where, KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        released(world, waiters[1])
     world.run()
     assert not waiters[3].done
     released(world, waiters[2])
@@ -95,22 +102,12 @@ def test_who_is_next_gets_the_lock_though_an_interrupt_strikes_in_the_hand_over(
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Limit])
 @pytest.mark.parametrize("where", ["before", "within", "after"])
 def test_the_lock_can_be_had_though_an_interrupt_strikes_as_it_is_granted(
-    world: World, where: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    world: World, where: str, error: type[BaseException]
 ) -> None:
     """Its contender deletes the znode: who has been granted it nevertheless loses it at once."""
     first, second = begin(world), begin(world)
-    host: Any = world.session._nodes if where == "within" else world.session
-    give = host.give
-
-    def interrupted(*what: Any) -> None:
-        if where == "after":
-            give(*what)
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(host, "give", interrupted)
-        with suppress(error):
-            world.run()
+    with interrupted(world, where, error), suppress(error):
+        world.run()
     world.run()
     if where == "after":
         grant = first.result()

@@ -297,13 +297,10 @@ class Place:
     def torn(self, path: str) -> None:
         """Lose a znode that its contender deletes: it was interrupted when it was granted."""
         with self.session.guard:
-            first = next(iter(self._waiters), None)
-            if first is not None and first.made:
-                self._waiters.pop(first)
             self.session.lose(path)
             if self._kept is not None and self._kept.claim.path == path:
                 self._forget(self._kept)
-        self.go_on()
+        self.rebuild()
 
     def lose(self, grant: GrantBase) -> None:
         """Forget a znode whose grant is lost, or which has lapsed while it was idle."""

@@ -480,16 +480,14 @@ class GatewaySocket(HandshakingSocket):
 
     def _glance(self, poll: select.poll) -> bool:
         """Ask again and again for a moment; after one in vain, do not for a while."""
-        if self._vain or not self._spins:
-            self._vain -= bool(self._vain)
-            return False
-        come = self._spun(poll, clock() + SPIN)
-        if not come:
+        asks = self._spins and not self._vain
+        come = self._spins and self._spun(poll, clock() + SPIN)
+        if asks and not come:
             self._vain = VAIN
         return come
 
     def _spun(self, poll: select.poll, until: float) -> bool:
-        """Ask again and again until then; return whether there is something."""
+        """Ask again and again until then, or for a while not; return whether there is something."""
         if self._vain:
             self._vain -= 1
             return False
