@@ -54,11 +54,15 @@ class Library:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     library = Library()
     known = import_module("puresasl.mechanisms").mechanisms
-    monkeypatch.setitem(known, "GSSAPI", library.mechanism)
-    return library
+    before = set(threading.enumerate())
+    with monkeypatch.context() as substitute:
+        substitute.setitem(known, "GSSAPI", library.mechanism)
+        yield library
+        # A client that stop() gave up may still ask for a ticket.
+        wait_for(lambda: set(threading.enumerate()) <= before, SOON)
 
 
 @pytest.fixture(scope="module")
