@@ -50,7 +50,7 @@ from zklock._recipes.effects import Sync
 from zklock.testing import wait_for
 
 SOON = 60.0
-NO_NODE = -101
+NO_NODE, PING = -101, -2
 EXISTS, GET_DATA, GET_CHILDREN = 3, 4, 8
 CREATED, DELETED, CHANGED, CHILD = 1, 2, 3, 4
 CLOSE = frame(struct.pack(">ii", 9, OPS["closeSession"]))
@@ -1224,15 +1224,24 @@ class TestACallerThatReads:
             assert glances(in_time=False) == 0
         assert glances(in_time=True) == 1
 
-    def test_leaves_all_else_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
+    def test_tells_the_events_before_them(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a", "/b")
         kazoo.far.sendall(answers(sent[0]) + event(CHILD, "/of-kazoo") + answers(sent[1]))
+        assert kazoo.handler.hear(BATCH, SOON)
+        assert landing.heard == [("/a", 0), ("/b", 0)]
+        assert landing.threads == {threading.get_ident()}
+        assert kazoo.step(SOON)
+        assert kazoo.received == [event(CHILD, "/of-kazoo")]
+
+    def test_leaves_all_else_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
+        landing, sent = self.departed(kazoo, rides, "/a", "/b")
+        kazoo.far.sendall(answers(sent[0]) + answers(PING) + answers(sent[1]))
         assert kazoo.handler.hear(BATCH, SOON)
         assert landing.done.wait(SOON)
         assert landing.heard == [("/a", 0), ("/b", 0)]
         assert len(landing.threads) == 2
         assert kazoo.step(SOON)
-        assert kazoo.received == [event(CHILD, "/of-kazoo")]
+        assert kazoo.received == [answers(PING)]
 
     @pytest.mark.parametrize("error", [TimeoutError, BlockingIOError])
     @pytest.mark.parametrize("call", ["recv", "shutdown"])

@@ -12,8 +12,8 @@ kazoo's frames.
 
 **A caller that waits may read instead**, if nothing else is under way: the reader does not listen
 meanwhile, and no thread has to wake another one. The caller takes the replies to its own requests,
-which come before those to later ones. While it waits in a queue, it takes the events of the first
-moment. It leaves all else to the reader.
+which come before those to later ones, and the events before them. While it waits in a queue, it
+takes the events of the first moment. It leaves all else to the reader.
 
 Why it is right:
 
@@ -133,7 +133,7 @@ class GatewaySocket(HandshakingSocket):
         self.reading: Awaited | None = None
         self.teller = 0
         self._reads_until = 0.0  # the caller listens until then
-        self._orphans: list[Awaited] = []  # what callers are taking the replies to
+        self._orphans: dict[Awaited, None] = {}  # what callers are taking the replies to
         self._struck = False  # an exception has struck in a step, perhaps even before shut_down()
         self._may_open = False
         self._frames = Frames(self)
@@ -155,6 +155,7 @@ class GatewaySocket(HandshakingSocket):
         self.writes, self.receives = map(owned_by_me, (self._writing, self._receiving))
         self._ear: tuple[socket.socket, socket.socket] | None = None  # wakes the reader
         self._poller: Any = None
+        self._listens = True  # the reader, to what arrives
         self._telling = False  # the reader receives, or tells what it has sorted
         self._full = False  # the reader listens for when the server takes more
         self._spins = len(os.sched_getaffinity(0)) > 1 if READS else False
@@ -352,7 +353,9 @@ class GatewaySocket(HandshakingSocket):
                 tells = self.teller in {0, threading.get_ident()}
                 if self.open and not busy and tells and self._frames.sorted:
                     self.reading = landing
-                    self._poller.modify(self.fileno(), 0)
+                    if self._listens:
+                        self._poller.modify(self.fileno(), 0)
+                        self._listens = False
             finally:
                 self._receiving.release()
 
@@ -365,6 +368,7 @@ class GatewaySocket(HandshakingSocket):
         """Let the reader listen, and no caller. The caller of this is who may receive."""
         self.reading = None
         self._poller.modify(self.fileno(), select.POLLIN | (select.POLLOUT if self._full else 0))
+        self._listens = True
 
     def _stop(self, end: OSError | bool) -> None:
         """Let nothing more out; kazoo still gets what has arrived before."""
@@ -375,26 +379,30 @@ class GatewaySocket(HandshakingSocket):
     # For a caller that reads.
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
-        """Wait for replies to a batch, at most so long, and take those that have come.
+        """Wait for replies to a batch, at most so long, and take what has come; see ``_take``.
 
         ``False`` at once if this caller reads no more. When its time is over, the reader listens.
         With ``None`` it does not sleep, as an event loop runs on it. An empty batch stands for
-        events: see ``_hear_events``.
+        events: it waits for them for a moment, unless something is under way.
         """
-        if not batch:
-            return self._hear_events(seconds or 0.0)
         awaited, number, goes_on = self.reading, self.fileno(), False
-        if awaited is None or awaited.batch is not batch or number < 0:
+        if not batch:
+            awaited = events = _Events()
+            if self.reading is None:
+                self._lend(events)
+        lent = awaited is not None and awaited is self.reading and awaited.batch is batch
+        if awaited is None or not lent or number < 0:
             return False
         self._reads_until = clock() + LONGEST
         try:
             poll = select.poll()
             poll.register(number, select.POLLIN)
-            come = self._glance(poll) if seconds is None else self._wait(poll, seconds)
-            if come:
-                self._take_replies(awaited)
-            sleeps_on = seconds is not None and seconds > LONGEST
-            goes_on = (come or sleeps_on) and not awaited.over
+            if seconds is None:
+                come = self._glance(poll)
+            else:
+                come = self._wait(poll, seconds) if batch else _sleep(poll, seconds)
+            more = self._take(awaited) if come else seconds is not None and seconds > LONGEST
+            goes_on = more and not awaited.over
         finally:
             self._reads_until = 0.0
             if not goes_on:
@@ -403,63 +411,23 @@ class GatewaySocket(HandshakingSocket):
                         self._listen()
         return True
 
-    def _take_replies(self, awaited: Awaited) -> None:
+    def _take(self, awaited: Awaited) -> bool:
+        """Take the replies that have come, and the events before all else that is not awaited.
+
+        Return whether more replies are to come. Nobody receives while events are told.
+        """
         try:
             with self._receiving:
                 if self.reading is not awaited:
-                    return
-                self._orphans.append(awaited)
+                    return False
+                self._orphans[awaited] = None
                 come = self._receive_once()
-                self._frames.sort(partial(self._frames.answers, awaited))
-                told, self._frames.told = self._frames.told, []
-                if not (come and self._frames.answers(awaited)):
-                    self._listen()
-                    if not self._frames.sorted:
-                        self._wake_reader()
-            for tell in told:
-                tell()
-            with contextlib.suppress(ValueError):  # the reader has completed it
-                self._orphans.remove(awaited)
-        except BaseException:
-            self._struck = True
-            self.shut_down()
-            raise
-
-    def _hear_events(self, seconds: float) -> bool:
-        """Wait for what comes next, for a moment, and take the events that come before all else.
-
-        ``False`` at once if something is under way: the reader listens.
-        """
-        waiting, number = _Events(), self.fileno()
-        if self.reading is None:
-            self._lend(waiting)
-        if self.reading is not waiting or number < 0:
-            return False
-        self._reads_until = clock() + LONGEST
-        try:
-            poll = select.poll()
-            poll.register(number, select.POLLIN)
-            if poll.poll(math.ceil(1000 * min(seconds, LONGEST))):
-                self._take_events(waiting)
-        finally:
-            self._reads_until = 0.0
-            with self._receiving:
-                if self.reading is waiting:
-                    self._listen()
-        return True
-
-    def _take_events(self, waiting: Awaited) -> None:
-        """Tell of the events that have come before all else; nobody receives meanwhile."""
-        try:
-            with self._receiving:
-                if self.reading is not waiting:
-                    return
-                self.teller = threading.get_ident()
-                self._receive_once()
-                self._frames.sort(self._frames.has_event)
+                self._frames.sort(partial(self._is_for, awaited))
+                more = come and self._frames.answers(awaited)
                 told, self._frames.told = self._frames.told, []
             for tell in told:
                 tell()
+            self._orphans.pop(awaited, None)
         except BaseException:
             self._struck = True
             self.shut_down()
@@ -468,13 +436,23 @@ class GatewaySocket(HandshakingSocket):
             self.teller = 0
         if self._frames.inbox:
             self.state.wake_kazoo()
-        if not self._frames.sorted:
+        if not (more or self._frames.sorted):
             self._wake_reader()
+        return more
+
+    def _is_for(self, awaited: Awaited) -> bool:
+        """Whether the next frame is a reply to who reads, or an event, which it is to tell."""
+        if self._frames.answers(awaited):
+            return True
+        if self._frames.has_event():
+            self.teller = threading.get_ident()
+            return True
+        return False
 
     def _wait(self, poll: select.poll, seconds: float) -> bool:
         began, limit = clock(), min(seconds, LONGEST)
         come = self._brief and self._spun(poll, began + min(limit, SPIN))
-        come = come or bool(poll.poll(math.ceil(1000 * limit)))
+        come = come or _sleep(poll, limit)
         self._brief = self._spins and clock() < began + SPIN
         return come
 
@@ -551,8 +529,8 @@ class GatewaySocket(HandshakingSocket):
         """Complete what is under way: nothing is read or written any more."""
         self._ended = True  # who queues something from now on drops it
         self._drop()
-        while self._orphans:
-            self._orphans.pop().complete()
+        for awaited in [*self._orphans]:
+            awaited.complete()
         self._close_ear()
 
     def _drop(self) -> None:
@@ -664,6 +642,11 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 def _drain(end: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):
         end.recv(_CHUNK)
+
+
+def _sleep(poll: select.poll, seconds: float) -> bool:
+    """Wait until something has come, for at most so long; return whether it has."""
+    return bool(poll.poll(math.ceil(1000 * min(seconds, LONGEST))))
 
 
 def _let_others_run() -> None:
