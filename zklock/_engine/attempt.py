@@ -291,12 +291,7 @@ class Attempt(Pending[T]):
     def _handle(self) -> None:
         me = [False]
         try:
-            # If another thread handles news, it looks again when it ends.
-            while self._news and self._handling.setdefault(None, me) is me:
-                while self._news:
-                    handle, news = self._news.pop(0)
-                    handle(*news)
-                self._handling.clear()  # unlike del, it keeps no table for what comes next
+            self._handle_all(me)
         except IllegalStep:  # it has changed nothing
             if self._handling.get(None) is me:
                 self._handling.clear()
@@ -308,6 +303,14 @@ class Attempt(Pending[T]):
             if not isinstance(error, Exception) or may_be_interrupted():
                 raise
             log.exception("an acquire was interrupted; cleaning up", extra=log_fields())
+
+    def _handle_all(self, me: list[bool]) -> None:
+        # If another thread handles news, it looks again when it ends.
+        while self._news and self._handling.setdefault(None, me) is me:
+            while self._news:
+                handle, news = self._news.pop(0)
+                handle(*news)
+            self._handling.clear()  # unlike del, it keeps no table for what comes next
 
     # From here on, only one thread runs at a time.
 
