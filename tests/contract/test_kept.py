@@ -208,6 +208,15 @@ class TestStrangers:
         zklock_proxy.restore()
         assert theirs.result(SOON)
 
+    def test_who_does_not_wait_gets_an_idle_one_soon(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock = make()
+        for _ in range(5):
+            idle(lock, other, zklock_path)
+            assert zklock.Lock(other, zklock_path).acquire(blocking=False) is None
+            gone(other, zklock_path)
+
     def test_who_asks_for_the_release_gets_an_idle_one(
         self, make: Make, other: Any, zklock_path: str
     ) -> None:

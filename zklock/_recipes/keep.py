@@ -17,12 +17,13 @@ from zklock._recipes.steps import is_
 
 
 def watch_queue(node: str, alone: Callable[[], object]) -> Recipe[None]:
-    """End when a contender beside ``node`` is there, or it is not known whether one is.
+    """End when a contender beside ``node`` is or was there, or it is not known whether one is.
 
     ``alone()`` is called after each look that finds nobody else: the watch for the next one to come
     is placed by then. It must not block.
     """
     path, name = parent_of(node), node.rpartition("/")[2]
+    changes: int | None = None  # at the last look
     try:
         while True:
             (listing,) = yield (WatchList(path),)
@@ -32,6 +33,9 @@ def watch_queue(node: str, alone: Callable[[], object]) -> Recipe[None]:
                 return
             if [each.text for each in listing.queue.contenders] != [name]:
                 return
+            if changes not in {None, listing.changes}:  # one that does not wait has gone
+                return
+            changes = listing.changes
             alone()
             yield Wait(path, None)
     except SessionReplaced:
