@@ -146,3 +146,18 @@ def test_who_waits_is_told_though_an_interrupt_strikes_who_tells(
             released(world, waiters[1])
     world.run()
     assert told == ["struck", "struck"]
+
+
+def test_what_another_grant_has_replaced_leaves_no_alarm(world: World) -> None:
+    """Its znode is deleted, and the next one is granted before anybody hears of that."""
+    released(world, wait(world))
+    second = wait(world).result()
+    assert second is not None
+    world.forget_watches()
+    world.server.delete(second.path)
+    place_of(world.session, PATH).ask(second)
+    third = wait(world)
+    assert second.held
+    assert third.result() is not None
+    world.stop()
+    assert not world._events

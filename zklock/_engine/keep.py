@@ -289,6 +289,8 @@ class Place:
 
     def granted(self, claim: Claim) -> Kept:
         """Take the znode of the contender, which is granted; the caller has the guard."""
+        if self._kept is not None:  # it is deleted, and its loss is not told yet
+            self._forget(self._kept)
         self._kept = kept = Kept(self, claim)
         if not self._hand(kept):
             kept.asked, kept.idle = True, self.session.now()
