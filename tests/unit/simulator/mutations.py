@@ -604,6 +604,7 @@ MUTATIONS = {
         troubles=20,
         found="says that abandoned is|in the end, and was it abandoned",
         quick=False,
+        most=240,
     ),
     "the thread of a session does not start again": Mutation(
         Bend(TimedThread, "_run", "del self._runs[None]", "pass"),
@@ -722,14 +723,6 @@ MUTATIONS = {
         troubles=6,
         most=400,
         found="was lost|is over|is gone",
-        quick=False,
-    ),
-    "who waits is not served when the node is lost": Mutation(
-        Bend(Place, "lose", "self.go_on()", "pass"),
-        kind=KEPT,
-        faults=("delete node",),
-        troubles=8,
-        found="left waiting",
         quick=False,
     ),
     "an idle node stays for as long as another lock keeps it": Mutation(
