@@ -405,6 +405,10 @@ def test_a_forked_child_does_not_wait_for_the_worker_of_its_parent(
             "stop": "ForkedClient",
             "drain": "ForkedClient",
             "next": "ForkedClient",
+            "start": "ForkedClient",
+            "restart": "ForkedClient",
+            "end": "None",
+            "close": "None",
         }
         assert process.hears() == [0, 1], "the parent's worker goes on"
         assert process.process.wait(SOON) == 0
