@@ -265,8 +265,9 @@ class WouldDeadlock(ZkLockError):
     """A call that would deadlock.
 
     There are three cases. It would block a kazoo callback or listener thread, and only that thread
-    could bring the answer. It asks without a timeout for a lock that this same thread or task
-    holds. Or a signal handler makes it, and has interrupted zklock in the middle of a change.
+    could bring the answer. It asks without a timeout for a lock, or a ``MemoryGuard``, that this
+    same thread or task holds. Or a signal handler makes it, and has interrupted zklock in the
+    middle of a change.
     """
 
 

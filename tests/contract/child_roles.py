@@ -136,6 +136,10 @@ def working_forked(hosts: str, path: str) -> None:
             told["stop"] = outcome(lambda: pool.stop(None))
             told["drain"] = outcome(pool.drain)
             told["next"] = outcome(changes.next)
+            told["start"] = outcome(client.start)
+            told["restart"] = outcome(client.restart)
+            told["end"] = outcome(client.stop)
+            told["close"] = outcome(client.close)
     if not child:
         say(told)
         os._exit(0)

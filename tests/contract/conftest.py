@@ -255,7 +255,8 @@ def zklock_connect(
         if simulation is None or hosts not in {None, simulation.hosts}:
             return zklock_connect(hosts, **options)
         client = simulation.client(**options)
-        request.addfinalizer(lambda: (client.stop(), client.close()))
+        request.addfinalizer(client.close)
+        request.addfinalizer(client.stop)
         return client
 
     return connect

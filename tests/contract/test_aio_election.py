@@ -240,6 +240,7 @@ class TestTerms:
         ("call", "error"),
         [
             (lambda it: it.run(7), TypeError),
+            (lambda it: it.run(None), TypeError),
             (lambda it: it.run(print), TypeError),
             (lambda it: it.run(lead_on, stop=threading.Event()), TypeError),
             (lambda it: it.transfer("b"), zklock.NotHeld),

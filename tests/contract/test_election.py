@@ -316,9 +316,12 @@ class TestMembers:
         ("call", "error"),
         [
             (lambda it: it.run(7), TypeError),
+            (lambda it: it.run(None), TypeError),
             (lambda it: it.run(print, stop=7), TypeError),
             (lambda it: it.run(print, on_error="ignore"), ValueError),
             (lambda it: it.observe(7), TypeError),
+            (lambda it: it.observe(None), TypeError),
+            (lambda it: it.observe_membership(None), TypeError),
             (lambda it: it.changes(timeout=-1), ValueError),
             (lambda it: it.leader(timeout="1"), TypeError),
             (lambda it: it.transfer(7), TypeError),

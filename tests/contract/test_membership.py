@@ -305,6 +305,8 @@ class TestPool:
     def test_callbacks(self, other: Any, zklock_path: str) -> None:
         heard: list[Change] = []
         pool = zklock.WorkerPool(other, zklock_path, shards=1, identity="a")
+        with pytest.raises(TypeError, match="callback must be callable"):
+            pool.observe_membership(None)  # type: ignore[arg-type]
         with pool.observe_membership(heard.append):
             with pool:
                 wait_for(lambda: heard and who(heard[-1].members) == ["a"], SOON)
@@ -322,6 +324,10 @@ class TestTasks:
             await asyncio.sleep(0)
             heard.append(change)
 
+        missing: Any = None
+        for observe in (election.observe, election.observe_membership):
+            with pytest.raises(TypeError, match="callback must be callable"):
+                observe(missing)
         with election.observe_membership(hear), election.membership_changes() as changes:
             assert told(await changes.next(SOON)) == ([], [], [], [])
             await until(lambda: len(heard) == 1)
@@ -338,6 +344,8 @@ class TestTasks:
     async def test_of_a_pool(self, other: Any, zklock_path: str) -> None:
         pool = aio.WorkerPool(other, zklock_path, shards=1, identity="a")
         heard: list[Change] = []
+        with pytest.raises(TypeError, match="callback must be callable"):
+            pool.observe_membership(None)  # type: ignore[arg-type]
         with pool.observe_membership(heard.append), pool.membership_changes() as changes:
             async with pool, asyncio.timeout(SOON):
                 while (change := await changes.next()) is None or not change.members:

@@ -87,6 +87,19 @@ def test_what_has_drained_begins_nothing(
     wait_for(lambda: len(calls.numbers) == before + SHARDS // 2, SOON, "it takes shards again")
 
 
+def test_what_has_left_without_an_answer_has_drained(
+    front: Front, join: Join, zklock_proxy: FaultProxy, zklock_connect: Callable[..., Any]
+) -> None:
+    pool = join("a", handler=Calls(front).handler, client=zklock_connect(zklock_proxy.hosts))
+    shared(pool)
+    zklock_proxy.hold(to_client=False)
+    draining = run(pool.drain)
+    pool.stop()
+    assert draining.result(SOON)
+    assert pool.drain(SOON)
+    zklock_proxy.release(to_client=False)
+
+
 def test_drained_at_any_moment_of_the_way_in(front: Front, join: Join) -> None:
     one = join("a", settle=0.05)
     shared(one)
@@ -392,6 +405,10 @@ def test_a_forked_child_does_not_wait_for_the_worker_of_its_parent(
             "stop": "ForkedClient",
             "drain": "ForkedClient",
             "next": "ForkedClient",
+            "start": "ForkedClient",
+            "restart": "ForkedClient",
+            "end": "None",
+            "close": "None",
         }
         assert process.hears() == [0, 1], "the parent's worker goes on"
         assert process.process.wait(SOON) == 0

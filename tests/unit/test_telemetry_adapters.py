@@ -278,6 +278,11 @@ class TestPrometheus:
         assert all(name.startswith("zklock_client_") for name in mine)
         assert not any(name.startswith("zklock_client_") for name in theirs)
 
+    @pytest.mark.parametrize("make", [LockMetrics, LockInstrumentor])
+    def test_a_label_is_made_by_a_function(self, make: Any) -> None:
+        with pytest.raises(TypeError, match="label must be callable, not int"):
+            make(label=5)
+
     def test_labels_can_be_made_coarser(self, registry: CollectorRegistry, sample: Sample) -> None:
         made = LockMetrics(registry, label=lambda path: "/jobs")
         emit(granted(1, "/jobs/1"))

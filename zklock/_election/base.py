@@ -18,7 +18,7 @@ from zklock._election.candidate import Candidacy, successor
 from zklock._election.changes import TURN, Feed, Observed, Watched
 from zklock._election.membership import MembershipChange, MembershipFollower, Present
 from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import check_callbacks
+from zklock._engine.callbacks import check_callback, check_callbacks
 from zklock._engine.future import Future
 from zklock._engine.grant import GrantBase, GrantOptions
 from zklock._engine.ports import Answer
@@ -304,7 +304,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     def _check_run(self, lead: object, on_error: str) -> None:
         """Raise if ``run`` is not allowed now. A second ``run`` is checked elsewhere."""
-        check_callbacks(self._AWAITS, lead=lead)
+        check_callback(self._AWAITS, "lead", lead)
         if on_error not in {"retry", "raise"}:
             raise ValueError(f"on_error must be 'retry' or 'raise', not {on_error!r}")
         check_thread("run()")

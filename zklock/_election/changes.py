@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from zklock._election.observe import LeaderChange
 from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import check_callbacks
+from zklock._engine.callbacks import check_callback
 from zklock._engine.script import Front, R
 from zklock._engine.session import Session
 from zklock._ground.clock import check_timeout, seconds_left
@@ -58,11 +58,10 @@ class Observed:
         check_thread(what)
         return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
 
-    def _observing(
-        self, timeout: float | None = None, callback: Callable[[Any], object] | None = None
-    ) -> float | None:
+    def _observing(self, timeout: float | None = None, **required: object) -> float | None:
         """Raise if it cannot be observed, or not so; return the limit of a wait for a change."""
-        check_callbacks(self._AWAITS, callback=callback)
+        for name, callback in required.items():
+            check_callback(self._AWAITS, name, callback)
         limit = check_timeout(timeout)
         self._session.check_usable()
         return limit

@@ -27,7 +27,7 @@ from zklock._ground.events import Event
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._kazoo import options
-from zklock._kazoo.client import check_handler, serve
+from zklock._kazoo.client import check_handler, check_process, serve
 from zklock._kazoo.failures import translate
 from zklock._kazoo.handler import Handler
 from zklock._kazoo.refusals import Refusal
@@ -48,7 +48,7 @@ class Client(HeldContext, NotCopyable, KazooClient):  # type: ignore[misc]
 
     It is a context manager: leaving the body stops and closes it. That ends its session, so its
     locks are free at once; what it still holds is lost, with ``LossReason.CLIENT_CLOSED``. In a
-    forked child, leaving the body does nothing, since the connection belongs to the parent.
+    forked child this does nothing, like ``stop()`` and ``close()``: the connection is the parent's.
     ``handler`` is its :class:`Handler`.
     """
 
@@ -71,6 +71,21 @@ class Client(HeldContext, NotCopyable, KazooClient):  # type: ignore[misc]
         finally:  # with another chroot, kazoo raises, and has the new servers nevertheless
             if isinstance(self.handler, Handler):
                 self.handler.serve_hosts(self.hosts)
+
+    def start_async(self) -> Any:
+        """Start; see kazoo. In a forked child, every way to start raises ``ForkedClient``."""
+        check_process(self)
+        return super().start_async()
+
+    def stop(self) -> None:
+        """End the session; see kazoo. Does nothing in a forked child."""
+        if not self.handler.forked:
+            super().stop()
+
+    def close(self) -> None:
+        """Free what a stopped client uses; see kazoo. Does nothing in a forked child."""
+        if not self.handler.forked:
+            super().close()
 
     def add_auth_async(self, scheme: str, credential: str) -> Any:
         """Send credentials to the server, as on each later connection; see kazoo.

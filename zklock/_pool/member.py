@@ -597,7 +597,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     def _drained(self) -> bool:
         # This worker takes no more shards, even if the leader does not know yet that it drains.
         taking = self._state is MemberState.JOINED and self._slots.taking
-        return not taking and self._slots.empty
+        return self._closed or (not taking and self._slots.empty)
 
     def _serve(self) -> None:
         """Lead in turn; then end what was started for the work, when no work is left."""

@@ -145,8 +145,8 @@ class WorkerPool(EntersContext, Membership[Grant]):
     def drain(self, timeout: float | None = None) -> bool:
         """Give up all shards, and take no others, while staying in the pool.
 
-        Waits until this worker owns no shard. Returns ``False`` if that took longer than
-        ``timeout`` seconds; the draining goes on. After ``True`` no handler begins before
+        Waits until this worker owns no shard, or has left. Returns ``False`` if that took longer
+        than ``timeout`` seconds; the draining goes on. After ``True`` no handler begins before
         :meth:`resume`. If all workers of the pool drain, nobody owns the shards. A handler may call
         only ``drain(timeout=0)``: otherwise it would wait for itself.
         """

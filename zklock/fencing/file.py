@@ -65,7 +65,7 @@ class FileGuard:
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
         self._path = Path(path).resolve()
-        if not self._path.name:
+        if not self._path.name or self._path.is_dir():
             raise ValueError(f"not the path of a file: {path!r}")
         self._mark = self._path.with_name(self._path.name + ".fence")
         self._timeout = check_number(

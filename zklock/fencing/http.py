@@ -41,6 +41,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from zklock._engine.callbacks import check_callback
 from zklock._ground.numbers import check_int
 from zklock._ground.records import log_fields
 from zklock.errors import GuardUnusable, NotOwner, StaleToken
@@ -86,7 +87,14 @@ class _Refused(Exception):
 
 
 class _Middleware:
-    def __init__(self, resource: Resource, guards: MemoryGuards, header: str, buffer: int) -> None:
+    def __init__(
+        self, app: object, resource: Resource, guards: MemoryGuards, header: str, buffer: int
+    ) -> None:
+        if not callable(app):
+            raise TypeError(f"app must be callable, not {type(app).__name__}")
+        check_callback(False, "resource", resource)
+        if not isinstance(guards, MemoryGuards):
+            raise TypeError(f"guards must be MemoryGuards, not {type(guards).__name__}")
         check_int("buffer", buffer, 0)
         if not _FIELD_NAME.fullmatch(header):
             raise ValueError(f"not the name of an HTTP header: {header!r}")
@@ -157,7 +165,7 @@ class WsgiFencing(_Middleware):
         header: str = HEADER,
         buffer: int = _BUFFER,
     ) -> None:
-        super().__init__(resource, guards, header, buffer)
+        super().__init__(app, resource, guards, header, buffer)
         self._app = app
         self._variable = f"HTTP_{header.upper().replace('-', '_')}"
 
@@ -260,7 +268,7 @@ class AsgiFencing(_Middleware):
         header: str = HEADER,
         buffer: int = _BUFFER,
     ) -> None:
-        super().__init__(resource, guards, header, buffer)
+        super().__init__(app, resource, guards, header, buffer)
         self._app = app
         self._field = header.lower().encode("ascii")
 

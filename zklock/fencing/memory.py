@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import queue
+import threading
 import time
 import weakref
 from collections import deque
@@ -16,7 +17,7 @@ from zklock._engine.callbacks import check_callbacks, ran
 from zklock._ground.async_event import AsyncEvent
 from zklock._ground.clock import check_timeout
 from zklock._ground.numbers import check_int
-from zklock.errors import GuardUnusable, NoAnswer
+from zklock.errors import GuardUnusable, NoAnswer, WouldDeadlock
 from zklock.fencing.guard import Fenced, admit, resource_name, token_of
 from zklock.token import FencingToken
 
@@ -83,7 +84,8 @@ class MemoryGuard:
     def hold(self, token: Fenced) -> Hold:
         """Advance the mark, run the body, and let nobody else in until it ends.
 
-        Raises ``StaleToken``, or ``NoAnswer``, before the body. Not re-entrant.
+        Raises ``StaleToken``, or ``NoAnswer``, before the body. Not re-entrant: without a
+        ``timeout``, a call by the thread or task whose turn it is raises ``WouldDeadlock``.
         """
         return Hold(self, token)
 
@@ -141,6 +143,13 @@ class _Held(functools.partial[Any]):
         if self._used:
             raise RuntimeError("a hold is entered once: call hold() again for another")
         self._used = True
+        guard, first = self._guard, self._guard._line._first()
+        self._place.caller = _caller()
+        if guard._timeout is None and first and first.caller == self._place.caller:
+            raise WouldDeadlock(
+                f"{guard._resource}: this thread or task is inside a hold of this guard and would "
+                "wait for itself: leave that body first"
+            )
         return token_of(self._token)
 
     def _admit(self, came: bool, token: FencingToken) -> Callable[[FencingToken], object] | None:
@@ -274,11 +283,21 @@ def _nothing(*_: object) -> None:
     pass
 
 
+def _caller() -> weakref.ref[Any]:
+    """Return the running task, else the thread."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        task = None
+    return weakref.ref(task or threading.current_thread())
+
+
 class _Place:
     """A place in the line; the one who stands there is alive as long as ``owner`` is."""
 
-    __slots__ = ("owner", "poke")
+    __slots__ = ("caller", "owner", "poke")
 
+    caller: weakref.ref[Any]
     owner: weakref.ref[object]
 
     def __init__(self) -> None:

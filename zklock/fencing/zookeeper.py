@@ -27,7 +27,7 @@ from kazoo.exceptions import (
 )
 
 from zklock._ground.numbers import check_number
-from zklock._kazoo.client import check_process, check_type
+from zklock._kazoo.client import check_process, check_type, closed_error
 from zklock._kazoo.failures import translate
 from zklock._kazoo.loops import check_thread
 from zklock._kazoo.paths import make_path
@@ -63,10 +63,11 @@ class Deadline:
     """One deadline for all answers that a call waits for."""
 
     def __init__(self, client: KazooClient, timeout: float, path: str) -> None:
-        if not hasattr(client, "handler"):  # what wraps a client will do
-            check_type(client)
+        _check_client(client)
         check_process(client)
         check_thread("a call of zklock.fencing")
+        if (error := closed_error(client)) is not None:
+            raise error
         timeout = _check_timeout(timeout)
         self._too_late = client.handler.timeout_exception
         self._end = time.monotonic() + timeout
@@ -172,6 +173,7 @@ class ZooKeeperGuard:
     def __init__(
         self, client: KazooClient, path: str, *, acl: Any = None, timeout: float = 10.0
     ) -> None:
+        _check_client(client)
         if not isinstance(path, str):
             raise TypeError(f"the mark's path must be a str, not {type(path).__name__}")
         if not path.startswith("/") or path.endswith("/"):
@@ -381,6 +383,11 @@ class FencedTransaction:
                 raise _full(guard.resource, fence[0])
             _raise_failure(results)
             return list(changes)
+
+
+def _check_client(client: KazooClient) -> None:
+    if not hasattr(client, "handler"):  # what wraps a client will do
+        check_type(client)
 
 
 def _full(path: str, error: QuotaExceededError) -> GuardUnusable:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from zklock._engine.callbacks import check_callback
 from zklock._ground.clock import clock
 from zklock._ground.loss import LossReason
 from zklock._ground.process import this_process
@@ -52,6 +53,7 @@ def written(label: object) -> str:
 
 def labeller(label: Callable[[str], object]) -> Label:
     """Return what makes the labels of paths, by a function of the user's."""
+    check_callback(False, "label", label)
     return lambda path: written(label(path))
 
 

@@ -40,7 +40,7 @@ def test_the_page(
         "client": client,
         "connect": connect,
         "redis_client": redis.Redis(port=redis_server.port),
-        "app": None,
+        "app": print,
     }
     try:
         client.create("/app/report", b"", makepath=True)

@@ -123,6 +123,10 @@ def test_bad_arguments(client: KazooClient, guard: ZooKeeperGuard, path: str) ->
             ZooKeeperGuard(client, wrong)
     with pytest.raises(ValueError, match="timeout must be positive"):
         ZooKeeperGuard(client, path, timeout=0)
+    with pytest.raises(TypeError, match="pass a started KazooClient"):
+        ZooKeeperGuard(None, path)
+    with pytest.raises(ClientClosed, match="not started, or was stopped: call its start"):
+        ZooKeeperGuard(KazooClient(), path).claim(A)
     # A file's name that is no text comes from os.listdir() like this.
     with pytest.raises(ValueError, match="not UTF-8 text"):
         ZooKeeperGuard(client, "/a\udce4")

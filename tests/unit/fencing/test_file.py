@@ -46,6 +46,12 @@ def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
+@pytest.mark.parametrize("wrong", ["", ".", "/"])
+def test_a_folder_is_no_file(wrong: str) -> None:
+    with pytest.raises(ValueError, match="not the path of a file"):
+        FileGuard(wrong)
+
+
 def test_writes_and_refuses(guard: FileGuard, path: Path) -> None:
     assert isinstance(guard, Guard)
     assert guard.highest() is None

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from zklock import fencing
 from zklock.errors import GuardUnusable, StaleToken
@@ -46,7 +47,7 @@ def test_a_bare_number_is_told_why() -> None:
         lambda timeout: fencing.FileGuard("report", timeout=timeout),
         lambda timeout: fencing.MemoryGuard("report", timeout=timeout),
         lambda timeout: fencing.MemoryGuards(timeout=timeout),
-        lambda timeout: fencing.ZooKeeperGuard(object(), "/report", timeout=timeout),
+        lambda timeout: fencing.ZooKeeperGuard(KazooClient(), "/report", timeout=timeout),
     ],
     ids=["FileGuard", "MemoryGuard", "MemoryGuards", "ZooKeeperGuard"],
 )

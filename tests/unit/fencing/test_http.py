@@ -157,6 +157,16 @@ def test_safe_methods_and_free_paths_pass(kind: Any) -> None:
     assert ask.seen == [None] * 4
 
 
+@pytest.mark.parametrize("middleware", [WsgiFencing, AsgiFencing])
+@pytest.mark.parametrize(
+    ("wrong", "value"), [("app", None), ("resource", None), ("resource", 5), ("guards", {})]
+)
+def test_bad_arguments(middleware: Any, wrong: str, value: object) -> None:
+    given = {"app": print, "resource": resource, "guards": MemoryGuards(), wrong: value}
+    with pytest.raises(TypeError, match=f"{wrong} must be "):
+        middleware(**given)
+
+
 def test_the_header_can_be_named(kind: Any) -> None:
     ask = kind(MemoryGuards(), header="X-Lock-Token")
     assert ask("PUT", ("Fencing-Token", str(A)))[0] == 428

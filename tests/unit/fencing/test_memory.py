@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.fencing.strikes import strikes
-from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken
+from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken, WouldDeadlock
 from zklock.fencing import MemoryGuard, MemoryGuards
 from zklock.token import FencingToken
 
@@ -278,6 +278,44 @@ def test_an_exception_of_a_signal_handler_frees_the_guard_for_the_handler_of_it(
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert struck > 100
+
+
+def test_a_thread_does_not_wait_for_itself() -> None:
+    guard = MemoryGuard("report")
+    with ThreadPoolExecutor() as pool:
+        with guard.hold(A):
+            with pytest.raises(WouldDeadlock, match="inside a hold of this guard"):
+                guard.claim(B)
+            with pytest.raises(WouldDeadlock), guard.hold(B):
+                pytest.fail("two at once")
+            another = pool.submit(guard.claim, B)
+            until(lambda: len(guard._line._places) == 2)
+            assert guard.highest() == A
+        another.result(10)
+    guard.claim(C)
+
+
+def test_a_task_does_not_wait_for_itself() -> None:
+    async def main() -> None:
+        guard = MemoryGuard("report")
+
+        async def change() -> None:
+            async with guard.hold_async(B):
+                pass
+
+        async with guard.hold_async(A):
+            with pytest.raises(WouldDeadlock, match="inside a hold of this guard"):
+                await change()
+            with pytest.raises(WouldDeadlock):
+                guard.claim(B)
+            waiting = asyncio.gather(change(), asyncio.to_thread(guard.claim, B))
+            while len(guard._line._places) < 3:
+                await asyncio.sleep(0)
+        await waiting
+        await change()
+        assert guard.highest() == B
+
+    asyncio.run(main())
 
 
 def test_a_hold_is_entered_once() -> None:

@@ -45,6 +45,5 @@ def test_a_forked_child_with_its_parents_client_is_told_so_at_once() -> None:
 def test_what_is_no_client_is_told_at_the_call() -> None:
     with pytest.raises(TypeError, match="pass a started KazooClient"):
         verify_owner("host:2181", "/lock", FencingToken(1, 1))
-    guard = ZooKeeperGuard("host:2181", "/mark")
     with pytest.raises(TypeError, match="pass a started KazooClient"):
-        guard.create()
+        ZooKeeperGuard("host:2181", "/mark")

@@ -39,6 +39,13 @@ def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "db")
 
 
+@pytest.mark.parametrize("option", ["dialect", "paramstyle"])
+def test_bad_options(option: str) -> None:
+    options: Any = {option: "oracle"}
+    with pytest.raises(ValueError, match="'oracle'"):
+        SqlGuard(list, "report", **options)
+
+
 def test_without_create_everything_is_refused(database: Database) -> None:
     other = SqlGuard(database.connect, "other")
     with pytest.raises(GuardUnusable, match="other: no mark at table zklock_fence"):

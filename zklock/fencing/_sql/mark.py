@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from zklock.errors import GuardUnusable, SnapshotTooOld, TransactionEnded, ZkLockError
 from zklock.fencing._sql import statements
 from zklock.fencing._sql.errors import Says, doubtful, ended, says, told
-from zklock.fencing._sql.session import AlchemySession, Session, open_session
+from zklock.fencing._sql.session import AlchemySession, Session, open_session, render
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced, admit, missing, resource_name, token_of, unreadable
 from zklock.token import FencingToken
@@ -134,6 +134,10 @@ class SqlMark:
         self._connect = connect
         self._resource = resource_name(resource)
         self._table = statements.table_name(table)
+        if dialect is not None:
+            self.ddl(dialect)
+        if paramstyle is not None:
+            render("", {}, paramstyle)
         self._dialect = dialect
         self._paramstyle = paramstyle
 
