@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -254,6 +255,18 @@ class TestStrangers:
         lock.release()
         gone(other, zklock_path)
 
+    def test_one_whose_downgrade_is_in_doubt_is_given_back(
+        self, make: Make, other: Any, zklock_path: str
+    ) -> None:
+        lock = make(kind="WriteLock")
+        for _ in range(5):
+            idle(lock, other, zklock_path)
+            granted(lock)
+            with suppress(zklock.NoAnswer):
+                lock.downgrade(timeout=0.0001)
+            lock.release()
+            gone(other, zklock_path)
+
     def test_where_they_come_each_time_nobody_looks_for_long(
         self, make: Make, other: Any, zklock_path: str
     ) -> None:
@@ -333,6 +346,14 @@ class TestWaitingHere:
         assert grant is not None
         assert grant.kept
         assert run(make().acquire, timeout=0).result(SOON) is None
+        grant.release()
+
+    def test_a_try_right_after_the_first_release(self, make: Make) -> None:
+        lock = make()
+        with lock:
+            pass
+        grant = lock.acquire(blocking=False)
+        assert grant is not None
         grant.release()
 
     def test_a_try_of_a_free_lock_is_kept_too(

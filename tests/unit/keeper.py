@@ -137,6 +137,8 @@ class Alarm:
 class Keeper(Client):
     """A client whose session keeps znodes: what a `Place` needs of it is that of ``Session``."""
 
+    _forked = False
+
     def __init__(self, world: World, server: Server) -> None:
         super().__init__(server)
         self.world = world

@@ -39,6 +39,7 @@ class Reading(Noting):
         self.awaited: list[Batch] = []
         self.happens: list[Callable[[], bool]] = []
         self.seen: list[tuple[Batch, float | None]] = []
+        self.left: list[Batch] = []
 
     def send_batch(
         self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
@@ -48,6 +49,9 @@ class Reading(Noting):
             self.awaited.append(self.sent.pop())
 
     def hear(self, batch: Batch, seconds: float | None) -> bool:
+        if seconds == 0.0:
+            self.left.append(batch)
+            return False
         self.seen.append((batch, seconds))
         return self.happens.pop(0)()
 
@@ -313,6 +317,19 @@ def test_what_somebody_gets_is_not_given_back(host: Reading) -> None:
 
 def test_who_is_told_otherwise_reads_no_more_so_that_others_can(host: Reading) -> None:
     attempt = begun(host, FIRST).attempt
-    host.happens += [attempt.cancel, lambda: True]
+    host.happens.append(attempt.cancel)
     assert attempt.wait()
-    assert host.seen == [(FIRST, math.inf), (FIRST, 0.0)]
+    assert host.seen == [(FIRST, math.inf)]
+    assert host.left == [FIRST]
+
+
+@pytest.mark.parametrize("how", ["the time is over", "it is cancelled before"])
+def test_what_is_under_way_is_left_to_others(host: Reading, moment: Moment, how: str) -> None:
+    attempt = begun(host, FIRST).attempt
+    if how == "it is cancelled before":
+        attempt.cancel()
+    else:
+        moment.now += 9.0
+    attempt.wait(0.0)
+    assert host.seen == []
+    assert host.left == [FIRST]

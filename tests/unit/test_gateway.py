@@ -1224,6 +1224,13 @@ class TestACallerThatReads:
             assert glances(in_time=False) == 0
         assert glances(in_time=True) == 1
 
+    def test_takes_nothing_from_another_one_that_tells(self, kazoo: Kazoo, rides: Rides) -> None:
+        _, (sent,) = self.departed(kazoo, rides, "/a")
+        kazoo.connection.teller = other = threading.get_ident() + 1
+        kazoo.far.sendall(answers(sent))
+        assert kazoo.handler.hear(BATCH, SOON)
+        assert kazoo.connection.teller == other
+
     def test_tells_the_events_before_them(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a", "/b")
         kazoo.far.sendall(answers(sent[0]) + event(CHILD, "/of-kazoo") + answers(sent[1]))

@@ -15,6 +15,7 @@ from zklock._engine.attempt import Attempt
 from zklock._engine.grant import GrantOptions
 from zklock._engine.keep import Place, Waiter, place_of
 from zklock._recipes import lock as lock_recipe, names
+from zklock._recipes.effects import Delete
 from zklock.errors import LockLost
 
 KEEP = 600.0
@@ -161,3 +162,24 @@ def test_what_another_grant_has_replaced_leaves_no_alarm(world: World) -> None:
     assert third.result() is not None
     world.stop()
     assert not world._events
+
+
+def test_a_refused_release_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    waiter = wait(world)
+    world.server.denied = {Delete}
+    released(world, waiter)
+    world.run(2 * KEEP)
+    assert "a kept lock stays until the session ends" in caplog.text
+
+
+def test_a_forked_child_begins_no_contender(world: World) -> None:
+    released(world, wait(world))
+    first, second = wait(world), wait(world)
+    grant = first.result()
+    assert grant is not None
+    world.session.after_fork()
+    before = len(world.sent)
+    assert not grant.held
+    world.run()
+    assert not second.done
+    assert len(world.sent) == before

@@ -64,8 +64,8 @@ SEEDED = {
         Bend(
             Place,
             "give_back",
-            "kept.asked or grant._reads or (self._skip and not kept.watched)",
-            "grant._reads or (self._skip and not kept.watched)",
+            "kept.asked or (self._skip and not kept.watched)",
+            "(self._skip and not kept.watched)",
         ),
         Bend(
             Place,
@@ -227,7 +227,7 @@ SEEDED = {
         bounds=IMPATIENT,
     ),
     "who has no patience waits for a body": Seeded(
-        Bend(Place, "join", "kept is not None and not self._free(kept)", "False"),
+        Bend(Place, "join", "not (kept is None or soon or self._free(kept))", "False"),
         found="who has no patience waits",
         bounds=IMPATIENT,
     ),
@@ -236,7 +236,7 @@ SEEDED = {
         Bend(
             Place,
             "_leave_queue",
-            "self.session.attempt(give_back(), recover=give_back).start()",
+            "_start(attempt, partial(_say_refused, attempt))",
             "pass",
         ),
         found="stays for ever|does not queue|left waiting",

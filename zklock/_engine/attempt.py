@@ -122,6 +122,7 @@ class Attempt(Pending[T]):
     # What few attempts have takes no memory in the others.
     _tries = 0
     _awaited = 0  # by the thread with this ident, which may read the answers
+    _was_awaited = False
     _decided: _Decision | None = None
     # Only the thread that handles news uses the following.
     _stage = Stage.NEW
@@ -158,7 +159,7 @@ class Attempt(Pending[T]):
         ``awaited``: this thread is about to ``wait()``.
         """
         if awaited:
-            self._awaited = threading.get_ident()
+            self._awaited, self._was_awaited = threading.get_ident(), True
         try:
             self._host.enter(self)
             if self._host.interrupted:
@@ -179,14 +180,14 @@ class Attempt(Pending[T]):
             end = math.inf if timeout is None else time.monotonic() + timeout
             if self._hear(end) and timeout is not None:
                 timeout = max(0.0, end - time.monotonic())
-            self._awaited = 0
+        self._hear_no_more()
         return bool(self._outcome) or super().wait(timeout)
 
     def look(self) -> bool:
         """Hear the answers to its batches if they come at once; return whether it is over."""
         if self._awaited and not self._outcome:
             self._hear(None)
-            self._awaited = 0
+        self._hear_no_more()
         return bool(self._outcome)
 
     def _hear(self, end: float | None) -> bool:
@@ -196,12 +197,11 @@ class Attempt(Pending[T]):
         batch: who waits for longer leaves them to others.
         """
         heard: object = None
-        batch: Batch = ()
         left = None
         while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
             asked = self._stay.asked if self._stay is not None else None
             if isinstance(asked, tuple):
-                batch = asked
+                batch: Batch = asked
             elif isinstance(asked, Wait) and end is not None and asked is not heard:
                 batch = ()
             else:
@@ -209,9 +209,14 @@ class Attempt(Pending[T]):
             if not self._host.hear(batch, left):
                 break
             heard = asked
-        if batch and self._outcome and self._stay is not None and self._stay.asked is batch:
-            self._host.hear(batch, 0.0)  # something else has ended the wait: others read on
         return heard is not None
+
+    def _hear_no_more(self) -> None:
+        """Leave the answers to others: a batch may be under way that this thread was to hear."""
+        self._awaited = 0
+        asked = self._stay.asked if self._was_awaited and self._stay is not None else None
+        if isinstance(asked, tuple):
+            self._host.hear(asked, 0.0)
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively; see ``runtime.Limit``."""

@@ -18,6 +18,7 @@ Source: M. Burrows, "The Chubby lock service for loosely-coupled distributed sys
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -32,9 +33,13 @@ from zklock._engine.ports import Pending
 from zklock._engine.session import Session
 from zklock._ground.copy_error import copy_error
 from zklock._ground.interrupts import may_be_interrupted
+from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
 from zklock._recipes.keep import watch_queue
 from zklock._telemetry import emit, subscriptions
+from zklock.errors import AccessDenied
+
+log = logging.getLogger("zklock")
 
 MOST_SKIPPED = 64
 """Where others are found at each first look, at most so many releases go by without a look."""
@@ -221,7 +226,8 @@ class Place:
         """Note who waits; ``False``: it does not wait, and the lock is not free. With the guard."""
         kept = self._kept
         busy = self._waiters or self._contender is not None
-        if not waiter.patient and (busy or (kept is not None and not self._free(kept))):
+        soon = kept is not None and kept.idle is not None and not (kept.asked or kept.watched)
+        if not waiter.patient and (busy or not (kept is None or soon or self._free(kept))):
             return False
         self._waiters[waiter] = None
         if self.lacks_contender:
@@ -256,7 +262,7 @@ class Place:
                 kept = self._kept
                 if kept is None or kept.grant is not grant:
                     return False
-                stays = not (kept.asked or grant._reads or (self._skip and not kept.watched))
+                stays = not (kept.asked or (self._skip and not kept.watched))
                 due = bool(self._waiters) or not stays
                 if not stays:
                     self._skip -= bool(self._skip and not kept.asked)
@@ -322,6 +328,8 @@ class Place:
 
     def go_on(self) -> None:
         """Do what has become due; the caller does not have the guard."""
+        if self.session._forked:
+            return
         with self.session.guard:
             self._decide()
         self.session.deferred.run()
@@ -435,7 +443,8 @@ class Place:
     def _leave_queue(self, kept: Kept) -> None:
         give_back = kept.claim.release if kept.grant is None else kept.grant._give_back
         self.session.forget(kept.claim.path)
-        self.session.attempt(give_back(), recover=give_back).start()
+        attempt = self.session.attempt(give_back(), recover=give_back)
+        _start(attempt, partial(_say_refused, attempt))
 
     def _set_alarm(self, kept: Kept) -> None:
         """Set it on the session's own thread: one that nothing can call off would keep that up."""
@@ -486,6 +495,11 @@ class Place:
 def _start(attempt: Attempt[object], over: Callable[[], object]) -> None:
     attempt.when_done(over)
     attempt.start()
+
+
+def _say_refused(attempt: Attempt[None]) -> None:
+    if isinstance(error := attempt.settled()[1], AccessDenied):
+        log.error("a kept lock stays until the session ends: %s", error, extra=log_fields())
 
 
 def _rebuild(waiter: Waiter) -> None:

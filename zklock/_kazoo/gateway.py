@@ -404,7 +404,8 @@ class GatewaySocket(HandshakingSocket):
             more = self._take(awaited) if come else seconds is not None and seconds > LONGEST
             goes_on = more and not awaited.over
         finally:
-            self._reads_until = 0.0
+            if self.reading is awaited:  # else another one reads
+                self._reads_until = 0.0
             if not goes_on:
                 with self._receiving:
                     if self.reading is awaited:
@@ -416,6 +417,7 @@ class GatewaySocket(HandshakingSocket):
 
         Return whether more replies are to come. Nobody receives while events are told.
         """
+        me = threading.get_ident()
         try:
             with self._receiving:
                 if self.reading is not awaited:
@@ -433,7 +435,8 @@ class GatewaySocket(HandshakingSocket):
             self.shut_down()
             raise
         finally:
-            self.teller = 0
+            if self.teller == me:
+                self.teller = 0
         if self._frames.inbox:
             self.state.wake_kazoo()
         if not (more or self._frames.sorted):

@@ -108,6 +108,8 @@ class Write(Keeps[G]):
 
     async def _downgrade(self, timeout: float | None) -> G:
         grant = self._newest()
+        if grant._place is not None:  # nobody else uses its znode, whatever becomes of this call
+            grant._place.ask(grant)
         grant.check()
         there = await self._ask("downgrade()", lambda: revoke.let_readers_in(grant.path), timeout)
         if there:

@@ -680,8 +680,8 @@ MUTATIONS = {
         Bend(
             Place,
             "give_back",
-            "kept.asked or grant._reads or (self._skip and not kept.watched)",
-            "grant._reads or (self._skip and not kept.watched)",
+            "kept.asked or (self._skip and not kept.watched)",
+            "(self._skip and not kept.watched)",
         ),
         Bend(
             Place,
