@@ -226,7 +226,9 @@ def _explain(error: Exception) -> tuple[Status, str]:
     elif isinstance(error, KazooException):
         what = f"ZooKeeper refused the request ({name}), or gave no answer: check it, and try again"
     elif status == Status.SYSTEM:
-        what = f"the system refused a resource ({what or name}): raise its limits"
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        limits = "make room" if full else "raise its limits"
+        what = f"the system refused a resource ({what or name}): {limits}"
     elif status == Status.SOFTWARE:
         what = f"{name}: {what}: this is a bug in zklock: please report what 'zklock -v' logs"
     return status, what

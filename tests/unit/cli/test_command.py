@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -221,6 +222,23 @@ def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]
     arguments = ["show", "--hosts", hosts, "--connect-timeout", "0.1", "/x"]
     assert main(arguments) == Status.UNAVAILABLE
     assert "127.0.0.1:1/\\u202eabc" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hosts", [" ", "127.0.0.1:1, "])
+def test_an_address_without_a_name_is_refused(
+    hosts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "--hosts", hosts, "/x"]) == Status.USAGE
+    assert capsys.readouterr().err.startswith("zklock: hosts: ")
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.ENOSPC, "make room"), (errno.EMFILE, "raise its limits")]
+)
+def test_a_refused_resource(number: int, advice: str) -> None:
+    status, said = parser._explain(OSError(number, os.strerror(number)))
+    assert status == Status.SYSTEM
+    assert said.endswith(f": {advice}")
 
 
 @pytest.mark.parametrize("hosts", ["127.0.0.1:99999", "127.0.0.1:x", "127.0.0.1:1,"])
