@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 import uuid
@@ -66,6 +67,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timeout": 1e-9}, ValueError, "timeout must be at least 0.001 seconds, not 1e-09"),
     ({"timeout": 0.0009}, ValueError, "timeout must be at least 0.001 seconds"),
     ({**TLS, "ca": 5}, TypeError, "ca must be the path of a file, not int"),
+    ({**TLS, "ca": "/no/ca"}, ValueError, "ca: '/no/ca' cannot be read: No such file or directory"),
     ({**TLS, "certfile": "a\0", "keyfile": "a"}, ValueError, "certfile must be the path of a file"),
     ({**TLS, "keyfile_password": 5}, TypeError, "keyfile_password must be text, not int"),
     (
@@ -105,7 +107,7 @@ def test_what_would_end_the_connection_thread_is_refused(
         {"client_id": ID},
         {"client_id": [0, bytearray(16)]},
         {"timeout": 0.001},
-        {**TLS, "ca": Path("ca.pem"), "certfile": b"c.pem", "keyfile_password": input},
+        {**TLS, "ca": Path(__file__), "certfile": os.fsencode(__file__), "keyfile_password": input},
         {"ca": 5, "check_hostname": True, "verify_certs": False},
         {"default_acl": OPEN_ACL_UNSAFE},
         {"default_acl": tuple(OPEN_ACL_UNSAFE)},

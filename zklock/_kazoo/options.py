@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from kazoo.hosts import collect_hosts
@@ -151,6 +152,11 @@ def _check_tls(options: Mapping[str, Any]) -> None:
                 ) from None
             if b"\0" in encoded:
                 raise ValueError(f"{name} must be the path of a file, not {path!r}")
+            try:  # else kazoo would try for ever
+                if options.get("use_ssl"):
+                    Path(os.fsdecode(path)).open("rb").close()
+            except OSError as error:
+                raise ValueError(f"{name}: {path!r} cannot be read: {error.strerror}") from None
     password = options.get("keyfile_password")
     if not (
         password is None or isinstance(password, str | bytes | bytearray) or callable(password)
