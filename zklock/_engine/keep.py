@@ -226,8 +226,7 @@ class Place:
         """Note who waits; ``False``: it does not wait, and the lock is not free. With the guard."""
         kept = self._kept
         busy = self._waiters or self._contender is not None
-        soon = kept is not None and kept.idle is not None and not (kept.asked or kept.watched)
-        if not waiter.patient and (busy or not (kept is None or soon or self._free(kept))):
+        if not waiter.patient and (busy or (kept is not None and not self._unused(kept))):
             return False
         self._waiters[waiter] = None
         if self.lacks_contender:
@@ -378,8 +377,12 @@ class Place:
 
     def _free(self, kept: Kept) -> bool:
         """Whether an acquire may have the znode now."""
-        unused = kept.idle is not None and kept.watched and not kept.asked
-        return unused and self._may_grant(kept)
+        return kept.watched and self._unused(kept)
+
+    def _unused(self, kept: Kept) -> bool:
+        """Whether an acquire may have the znode, now or when the queue is watched."""
+        unused = kept.idle is not None and not kept.asked
+        return unused and (not kept.watched or self._may_grant(kept))
 
     def _may_grant(self, kept: Kept) -> bool:
         return self.session.may_grant((kept.claim.path,))

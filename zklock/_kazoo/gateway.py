@@ -453,9 +453,9 @@ class GatewaySocket(HandshakingSocket):
         return False
 
     def _wait(self, poll: select.poll, seconds: float) -> bool:
-        began, limit = clock(), min(seconds, LONGEST)
-        come = self._brief and self._spun(poll, began + min(limit, SPIN))
-        come = come or _sleep(poll, limit)
+        began = clock()
+        come = self._brief and self._spun(poll, began + min(seconds, SPIN))
+        come = come or _sleep(poll, seconds)
         self._brief = self._spins and clock() < began + SPIN
         return come
 

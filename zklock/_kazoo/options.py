@@ -180,7 +180,7 @@ def check_hosts(hosts: Any) -> None:
         found, chroot = collect_hosts(hosts) if listed else ([], None)
     except ValueError as error:
         raise ValueError(f"hosts: {hosts!r} does not name servers ({error})") from None
-    if not all(host.strip() for host, _ in found or [("", 0)]):
+    if not found or not all(host.strip() for host, _ in found):
         raise ValueError("hosts: no server is named")
     for host, _ in found:
         try:

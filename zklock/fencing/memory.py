@@ -143,14 +143,18 @@ class _Held(functools.partial[Any]):
         if self._used:
             raise RuntimeError("a hold is entered once: call hold() again for another")
         self._used = True
+        if self._guard._timeout is None:
+            self._check_own()
+        return token_of(self._token)
+
+    def _check_own(self) -> None:
         guard, first = self._guard, self._guard._line._first()
         self._place.caller = _caller()
-        if guard._timeout is None and first and first.caller == self._place.caller:
+        if first and first.caller == self._place.caller:
             raise WouldDeadlock(
                 f"{guard._resource}: this thread or task is inside a hold of this guard and would "
                 "wait for itself: leave that body first"
             )
-        return token_of(self._token)
 
     def _admit(self, came: bool, token: FencingToken) -> Callable[[FencingToken], object] | None:
         """Compare the token with the mark; return what has to be asked about a first mark."""

@@ -653,7 +653,7 @@ MUTATIONS = {
         found="left waiting",
     ),
     "an idle grant is used when its lease has lapsed": Mutation(
-        Bend(Place, "_free", "unused and self._may_grant(kept)", "unused"),
+        Bend(Place, "_unused", "self._may_grant(kept)", "True"),
         Bend(Session, "_lose_one", "grant._place is not None", "False"),
         kind=KEPT,
         faults=("cut off", "freeze"),
@@ -665,8 +665,8 @@ MUTATIONS = {
         Bend(
             Place,
             "_free",
-            "kept.idle is not None and kept.watched and not kept.asked",
-            "kept.idle is not None and not kept.asked",
+            "kept.watched and self._unused(kept)",
+            "self._unused(kept)",
         ),
         kind=KEPT,
         found="somebody else waits",
