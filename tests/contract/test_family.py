@@ -556,7 +556,8 @@ class TestSemaphore:
     def test_needs_a_limit(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
         with pytest.raises(zklock.LimitMismatch, match="no limit"):
             z.Semaphore(client, zklock_path, limit=None).acquire()
-        other.set(zklock_path, b"zwei")
+        assert other.exists(zklock_path) is None
+        other.create(zklock_path, b"zwei", makepath=True)
         with pytest.raises(zklock.ZkLockError, match="not a semaphore's"):
             z.Semaphore(client, zklock_path, limit=2).acquire()
         gone(other, f"{zklock_path}/locks")

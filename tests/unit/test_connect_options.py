@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import zklock
+from tests.contract.secure import Authority
 from zklock._kazoo.connect import new_client
 from zklock._kazoo.handler import Handler
 
@@ -57,6 +58,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         "auth_data: sasl is not a scheme; give sasl",
     ),
+    ({"auth_data": 5}, TypeError, "auth_data: not a scheme and a credential, both text"),
     ({"client_id": 5}, TypeError, "client_id must be a session's id and its password"),
     ({"client_id": "ab"}, TypeError, "client_id must be a session's id and its password"),
     ({"client_id": (5,)}, TypeError, "client_id must be a session's id and its password"),
@@ -67,7 +69,13 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timeout": 1e-9}, ValueError, "timeout must be at least 0.001 seconds, not 1e-09"),
     ({"timeout": 0.0009}, ValueError, "timeout must be at least 0.001 seconds"),
     ({**TLS, "ca": 5}, TypeError, "ca must be the path of a file, not int"),
-    ({**TLS, "ca": "/no/ca"}, ValueError, "ca: '/no/ca' cannot be read: No such file or directory"),
+    ({**TLS, "ca": "/no/ca"}, ValueError, "/no/ca: cannot be used for TLS: No such file"),
+    ({**TLS, "ca": Path(__file__)}, ValueError, f"{__file__}: cannot be used for TLS: "),
+    (
+        {**TLS, "certfile": os.fsencode(__file__), "keyfile": __file__},
+        ValueError,
+        f"{__file__}, {__file__}: cannot be used for TLS: ",
+    ),
     ({**TLS, "certfile": "a\0", "keyfile": "a"}, ValueError, "certfile must be the path of a file"),
     ({**TLS, "keyfile_password": 5}, TypeError, "keyfile_password must be text, not int"),
     (
@@ -107,7 +115,7 @@ def test_what_would_end_the_connection_thread_is_refused(
         {"client_id": ID},
         {"client_id": [0, bytearray(16)]},
         {"timeout": 0.001},
-        {**TLS, "ca": Path(__file__), "certfile": os.fsencode(__file__), "keyfile_password": input},
+        {**TLS, "certfile": os.fsencode(__file__), "keyfile_password": input},
         {"ca": 5, "check_hostname": True, "verify_certs": False},
         {"default_acl": OPEN_ACL_UNSAFE},
         {"default_acl": tuple(OPEN_ACL_UNSAFE)},
@@ -117,6 +125,19 @@ def test_what_would_end_the_connection_thread_is_refused(
 )
 def test_what_can_be_used_is_not_refused(options: dict[str, Any]) -> None:
     assert new_client("none:1", **{"timeout": 10.0, **options}).hosts == [("none", 1)]
+
+
+def test_a_key_needs_its_password_at_the_call(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pem, closed = authority.certify("me"), tmp_path / "closed.key"
+    authority.openssl(
+        "ec", "-aes256", "-passout", "pass:secret", "-in", pem.name, "-out", closed.name
+    )
+    given: dict[str, Any] = {**TLS, "ca": authority.certificate, "certfile": pem, "keyfile": closed}
+    assert new_client("none:1", 10.0, **given, keyfile_password="secret")
+    for wrong in (None, "other"):
+        with pytest.raises(ValueError, match=r"closed\.key: cannot be used for TLS: "):
+            new_client("none:1", 10.0, **given, keyfile_password=wrong)
 
 
 def test_the_options_of_the_caller_stay_as_they_are() -> None:

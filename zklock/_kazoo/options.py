@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from kazoo.hosts import collect_hosts
@@ -26,7 +26,7 @@ def credentials(given: Any, name: str = "auth_data") -> list[tuple[str, str]]:
     What cannot be sent would end kazoo's connection thread. An error does not show what may be a
     secret.
     """
-    found = list(given)
+    found = list(given) if isinstance(given, Iterable) else [given]
     for each in found:
         pair = isinstance(each, tuple | list) and len(each) == 2
         if not (pair and all(isinstance(part, str) for part in each)):
@@ -152,11 +152,6 @@ def _check_tls(options: Mapping[str, Any]) -> None:
                 ) from None
             if b"\0" in encoded:
                 raise ValueError(f"{name} must be the path of a file, not {path!r}")
-            try:  # else kazoo would try for ever
-                if options.get("use_ssl"):
-                    Path(os.fsdecode(path)).open("rb").close()
-            except OSError as error:
-                raise ValueError(f"{name}: {path!r} cannot be read: {error.strerror}") from None
     password = options.get("keyfile_password")
     if not (
         password is None or isinstance(password, str | bytes | bytearray) or callable(password)
@@ -164,6 +159,29 @@ def _check_tls(options: Mapping[str, Any]) -> None:
         raise TypeError(f"keyfile_password must be text, not {type(password).__name__}")
     if options.get("check_hostname") and not options.get("verify_certs", True):
         raise ValueError("check_hostname=True needs verify_certs=True")
+    tls_context(options.get("ca"), options.get("certfile"), options.get("keyfile"), password)
+
+
+def tls_context(ca: Any, certificate: Any, key: Any, password: Any = None) -> ssl.SSLContext:
+    """Return what speaks TLS with these files, as kazoo makes it.
+
+    ``ValueError`` if a file is of no use: kazoo would try it for ever. Without a password for a key
+    that needs one, OpenSSL would ask on the terminal, for each connection.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_default_certs()
+    used = [ca]
+    try:
+        if ca:
+            context.load_verify_locations(ca)
+        if certificate and key:
+            used = [certificate, key]
+            context.load_cert_chain(certificate, key, "" if password is None else password)
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        named = ", ".join(map(os.fsdecode, used))
+        raise ValueError(f"{named}: cannot be used for TLS: {reason}") from None
+    return context
 
 
 def check_hosts(hosts: Any) -> None:

@@ -118,6 +118,10 @@ class Entry:
         """Tell its data, which has changed since its node was created."""
         yield from ()
 
+    def before_making(self) -> Recipe[None]:
+        """Raise an error if its path, which is missing, is not to be made."""
+        yield from ()
+
     def before_leaving(self) -> Recipe[None]:
         """Remove its other nodes and marks from ZooKeeper; may be run more than once."""
         yield from ()
@@ -164,6 +168,7 @@ def enter(entry: Entry) -> Recipe[Listing]:
             entry.node = created.path
         elif created.why is Failure.MISSING:
             check(made[0] if made else None, Failure.DROPPED)
+            yield from entry.before_making()
             make = (MakePath(entry.path),)
             continue
         elif created.why is Failure.DROPPED:

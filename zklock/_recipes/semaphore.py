@@ -110,6 +110,14 @@ class Entry(lock_recipe.Entry):
             if event is not Event.UNWATCHED:
                 return Event.OWN_GONE if event is Event.OWN_GONE else None
 
+    def before_making(self) -> Recipe[None]:
+        """Raise ``LimitMismatch`` if there is no limit; nothing is left behind."""
+        if self.limit is None:
+            (root,) = yield from steps.ask((Read(self.root),), Failure.MISSING)
+            if isinstance(root, Failed) or not root.data:
+                self.uuid = ""
+                raise _no_limit(self.root)
+
     def turn(self, token: FencingToken) -> Recipe[Any]:
         """Gather the permits, then let the next contender gather its own."""
         self._kept = self._kept or (yield from _agree(self.root, self.limit, self.permits))
@@ -249,7 +257,7 @@ def number_in(data: bytes) -> int | None:
 def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
     data = node.data
     if not data:
-        raise LimitMismatch(f"{root}: this semaphore has no limit yet: pass limit=", path=root)
+        raise _no_limit(root)
     kept = number_in(data)
     if kept is None or not 0 < kept < names.EXHAUSTED_AT:
         raise ZkLockError(
@@ -270,6 +278,10 @@ def _checked(root: str, node: Node, limit: int | None, permits: int) -> Kept:
             kept=kept,
         )
     return Kept(kept, node.version)
+
+
+def _no_limit(root: str) -> LimitMismatch:
+    return LimitMismatch(f"{root}: this semaphore has no limit yet: give it one", path=root)
 
 
 def set_limit(root: str, limit: int) -> Recipe[None]:

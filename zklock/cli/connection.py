@@ -157,33 +157,26 @@ def kazoo_options(options: argparse.Namespace) -> dict[str, Any]:
 def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     """Return what speaks TLS as the options want it; ``None`` if they want none.
 
-    Raises ``Misconfigured`` if a file cannot be used. kazoo would try it for ever.
+    Raises ``Misconfigured`` if a file cannot be used.
     """
     if not (options.tls or (options.tls is None and (options.tls_ca or options.tls_cert))):
         return None
-    import ssl  # noqa: PLC0415
+    from zklock._kazoo import options as kazoo  # noqa: PLC0415 - nor '--help'
 
     certificate, key = options.tls_cert, options.tls_key or options.tls_cert
     password = settings.secret(options, "tls-key-password")
     if certificate is None and key is not None:
         raise Misconfigured("tls-key needs a certificate: give tls-cert, too")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # as kazoo makes it
-    context.check_hostname = options.tls_check_hostname
-    context.load_default_certs()
     try:
-        place = options.tls_ca
-        if place is not None:
-            context.load_verify_locations(place)
-        if certificate is not None:
-            place = key
+        if key is not None:
             with Path(key).open("rb") as file:
                 settings.refuse_if_others_read(file, key)
-            place = f"{certificate}, {key}"
-            # A callable: without one, OpenSSL asks on the terminal for a password that it needs.
-            context.load_cert_chain(certificate, key, lambda: password or "")
-    except (ssl.SSLError, OSError) as error:
-        reason = getattr(error, "reason", None) or error.strerror
-        raise Misconfigured(f"{place}: cannot be used for TLS: {reason}") from None
+        context = kazoo.tls_context(options.tls_ca, certificate, key, password)
+    except OSError as error:
+        raise Misconfigured(f"{key}: cannot be used for TLS: {error.strerror}") from None
+    except ValueError as error:
+        raise Misconfigured(str(error)) from None
+    context.check_hostname = options.tls_check_hostname
     return context
 
 

@@ -21,6 +21,8 @@ class Bearer:
     """Puts the token of a grant into requests, and tells what a refusal of it means."""
 
     def __init__(self, grant: zklock.Grant | aio.Grant, header: str) -> None:
+        if not isinstance(grant, zklock.Grant | aio.Grant):
+            raise TypeError(f"grant must be that of one lock, not {type(grant).__name__}")
         self._grant = grant
         self._header = header
 

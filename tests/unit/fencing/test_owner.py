@@ -1,12 +1,15 @@
-"""What the calls of ``zklock.fencing`` say of a client that they cannot use."""
+"""What calls for fenced work say of a client, or a grant, that they cannot use."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from zklock.contrib.httpx import AsyncFencedTransport, FencedTransport
+from zklock.contrib.requests import FencedAdapter
 from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.token import FencingToken
 
@@ -47,3 +50,9 @@ def test_what_is_no_client_is_told_at_the_call() -> None:
         verify_owner("host:2181", "/lock", FencingToken(1, 1))
     with pytest.raises(TypeError, match="pass a started KazooClient"):
         ZooKeeperGuard("host:2181", "/mark")
+
+
+@pytest.mark.parametrize("make", [FencedAdapter, FencedTransport, AsyncFencedTransport])
+def test_what_is_no_grant_is_told_at_the_call(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"^grant must be that of one lock, not NoneType$"):
+        make(None)
