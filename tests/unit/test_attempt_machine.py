@@ -101,9 +101,6 @@ class Host(NoSession):
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         raise NotImplementedError
 
-    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
-        raise NotImplementedError
-
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         self._called()
 

@@ -57,7 +57,6 @@ class Noting(Host):
         self.sent: list[Batch] = []
         self.seconds: list[float] = []
         self.watching: list[list[str]] = []
-        self.resting: list[str] = []
         self.limits: list[float | None] = []
         self.grants: Any = None
 
@@ -77,9 +76,6 @@ class Noting(Host):
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self.watching.append(list(paths))
-
-    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
-        self.resting.append(own)
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         return self.grants if self.grants is not None and attempt.accept() else None
@@ -223,27 +219,6 @@ def test_an_answer_without_watches_leaves_what_fired(host: Noting) -> None:
     host.answer(node(BLOCKER))
     host.answer(None)
     assert asking.answers[-1] is Event.BLOCKER_GONE
-
-
-@pytest.mark.parametrize(
-    ("wait", "resting"),
-    [
-        (Wait(BLOCKER, OWN, far=True), [OWN]),
-        (Wait(BLOCKER, OWN), []),
-        (Wait(BLOCKER, None, far=True), []),
-    ],
-)
-def test_its_host_hears_that_a_turn_is_far(host: Noting, wait: Wait, resting: list[str]) -> None:
-    Asking(host, wait).start()
-    assert host.resting == resting
-
-
-def test_a_far_turn_that_has_come_already_is_not_far(host: Noting) -> None:
-    asking = Asking(host, (Watch(BLOCKER),), Wait(BLOCKER, OWN, far=True)).start()
-    asking.attempt.watched(BLOCKER, deleted=True)
-    host.answer(node(BLOCKER))
-    assert asking.attempt.done
-    assert host.resting == []
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -377,8 +377,6 @@ class Attempt(Pending[T]):
                         self.heard = None
                     events = (self._meaning(asked, fired) for fired in self._events)
                     answer, news = next(filter(None, events), None), AttemptEvent.WAITS
-                    if answer is None and asked.far and asked.own is not None:
-                        self._host.far_from_head(self, asked.own)
                 case Claim():
                     answer, news = self._host.claim(self, asked), AttemptEvent.CLAIMS
                 case AbandonCreate(path, uuid):

@@ -21,8 +21,8 @@ than *L*, and a lease would end where answers take 0.18 *T*.
 A hurried client sends four times as many heartbeats. Without them it would lose its leases. Then
 its locks would go to others, and the requests for that cost ZooKeeper more.
 
-A session *rests* while the turns of all its contenders are far. It needs no lease then, only to
-live on. So its heartbeats are touches that prove nothing, and ZooKeeper writes nothing for them.
+A session *rests* while it holds nothing. It needs no lease then, only to live on. So its heartbeats
+are touches that prove nothing, and ZooKeeper writes nothing for them.
 Every second one goes to the leader and back; the server answers the others by itself. So if a
 server has lost its leader, a touch stays unanswered that was sent within *T*/5. Another *T*/3 later
 the client goes to another server, and has nearly half of *T* left to take its session along.
@@ -67,8 +67,6 @@ class Heartbeat:
         self._numbers = count()
         self._under_way: dict[int, float] = {}  # its number: when it was sent
         self._touches: set[int] = set()  # those under way that prove nothing
-        self.proof_sent = -math.inf  # the newest proof
-        self.rested_at = -math.inf  # the newest one at rest
         self._took = 0.0  # the newest answer
         self._last = -math.inf
         self._soon = True
@@ -85,19 +83,12 @@ class Heartbeat:
         self._took = 0.0
 
     def take(
-        self,
-        now: float,
-        timeout: float,
-        *,
-        sends: bool,
-        held: bool,
-        proves: bool,
-        rests: bool = False,
+        self, now: float, timeout: float, *, sends: bool, held: bool, proves: bool
     ) -> DueHeartbeat | None:
         """Return a heartbeat to send now, or ``None``.
 
         ``sends`` is whether one can be sent now. ``held`` is whether something is held. ``proves``
-        is whether it is to be a proof, ``rests`` whether the session rests.
+        is whether it is to be a proof.
         """
         if now < self._next(now, timeout, held):
             return None
@@ -106,12 +97,8 @@ class Heartbeat:
             return None
         number = next(self._numbers)
         self._under_way[number] = now
-        if proves:
-            self.proof_sent = now
-        else:
+        if not proves:
             self._touches.add(number)
-        if rests:
-            self.rested_at = now
         return DueHeartbeat(number, proves)
 
     def answered(self, number: int, now: float, timeout: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -61,10 +61,6 @@ class OwnNodes:
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._nodes))
-
-    def within(self, paths: Set[str]) -> bool:
-        """Whether there are nodes, and all of them are among ``paths``."""
-        return bool(self._nodes) and self._nodes.keys() <= paths
 
     def get(self, path: str) -> OwnNode | None:
         """Return the node at ``path``, if it is one of this session."""

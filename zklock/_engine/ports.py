@@ -119,9 +119,6 @@ class SessionPort(Transport, Protocol):
     def watch(self, attempt: Any, paths: Iterable[str]) -> None:
         """Report watch events on these paths to the attempt from now on, and on no others."""
 
-    def far_from_head(self, attempt: Any, own: str) -> None:
-        """Note that the turn of the node ``own`` is far, until a deletion, a watch or a claim."""
-
     def claim(self, attempt: Any, claim: Claim) -> Any:
         """Return a grant if the lease is live; else ``None``, and later ``attempt.lease_live()``.
 

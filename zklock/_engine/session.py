@@ -156,6 +156,7 @@ class Session(NotCopyable, WireObserver):
         self._epochs = emit.Epochs()
         self._late = False  # the lease is over, and the losses are not all noted
         self._proved_at = -math.inf  # when the newest answered proof was sent
+        self._rested_at = -math.inf  # when the newest heartbeat at rest was sent
         self._forked = False
         self._idle = True  # the worker sleeps until it is woken
         self._turned_at = -math.inf
@@ -405,11 +406,6 @@ class Session(NotCopyable, WireObserver):
         with self.guard:
             self._watchers.put(attempt, paths)
 
-    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
-        """Note that the turn of the node ``own`` is far, until a deletion, a watch or a claim."""
-        with self.guard:
-            self._watchers.far_from_head(attempt, own)
-
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         """Return a grant if the lease is live, with some time left; else call back when it is.
 
@@ -422,7 +418,6 @@ class Session(NotCopyable, WireObserver):
         torn = partial(place.torn, claim.path) if place is not None else None
         try:
             with self.guard:
-                self._watchers.near_head(attempt)
                 if self.may_grant(paths):
                     if not attempt.accept():
                         return None
@@ -655,7 +650,8 @@ class Session(NotCopyable, WireObserver):
             taken = deleted and own is not None  # what this client deletes, it has forgotten
             awake = False
             heartbeat = None
-            if deleted and self._may_end_rest(attempts):
+            wanted = deleted and any(attempt.terms is not None for attempt in attempts)
+            if wanted and not self._live():
                 self._heartbeat.soon()
                 heartbeat = self._heartbeat.take(
                     now, self.timeout, sends=self.connected, held=self._nodes.any_held, proves=True
@@ -678,16 +674,6 @@ class Session(NotCopyable, WireObserver):
         finally:
             for attempt in attempts:
                 attempt.watched(path, deleted, held, taken, now)
-
-    def _may_end_rest(self, attempts: Iterable[Attempt[Any]]) -> bool:
-        """Note that their turns may have come; return whether a proof for them is to be sent.
-
-        The caller has the guard.
-        """
-        for attempt in attempts:
-            self._watchers.near_head(attempt)
-        rested = max(self._heartbeat.proof_sent, self._proved_at) < self._heartbeat.rested_at
-        return rested and any(attempt.terms is not None for attempt in attempts)
 
     def _beside(self, path: str, now: float) -> bool:
         """Have the data of a lock's path read anew for the grants that watch them.
@@ -714,7 +700,7 @@ class Session(NotCopyable, WireObserver):
         After a rest, it takes a proof. So a grant is no nearer to its loss for having been waited
         for in rest.
         """
-        if self._late or self._proved_at < self._heartbeat.rested_at:
+        if self._late or self._proved_at < self._rested_at:
             return False
         return self._lease.end - self._clock() >= 2 * self._lease.timeout / HEARTBEATS
 
@@ -830,11 +816,8 @@ class Session(NotCopyable, WireObserver):
                     self._executor.end()
                 return math.inf if connected else None
             sends, held = connected and not hung, self._nodes.any_held
-            rests = self._nodes.within(self._watchers.far)
-            proves = bool(self._nodes) and not rests
-            heartbeat = self._heartbeat.take(
-                now, timeout, sends=sends, held=held, proves=proves, rests=rests
-            )
+            proves = held or bool(self._awaiting_lease)
+            heartbeat = self._heartbeat.take(now, timeout, sends=sends, held=held, proves=proves)
             due = self._heartbeat.due(now, timeout, held=held)
             if self._lease.end > now:
                 due = min(due, self._lease.end)
@@ -884,6 +867,8 @@ class Session(NotCopyable, WireObserver):
         """Send a heartbeat: a proof that the session was alive when it was sent, or a touch."""
         number, proves = heartbeat
         with self.guard:
+            if self._nodes and not proves:
+                self._rested_at = now
             claimed = (node for node in self._awaiting_lease.values() if node in self._nodes)
             some = self._nodes.take_turns(next(claimed, None))
         self._tell(HeartbeatSent)

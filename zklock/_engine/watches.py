@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,6 @@ class Watchers:
 
     def __init__(self) -> None:
         self._paths: dict[Attempt[Any], tuple[str, ...]] = {}
-        self._far: dict[str, None] = {}
         self._attempts: Multimap[str, Attempt[Any]] = Multimap()
         self._due = 0.0  # how many are to look again now
 
@@ -36,29 +35,8 @@ class Watchers:
     def drop(self, attempt: Attempt[Any]) -> None:
         """Tell the attempt of nothing any more."""
         if attempt in self._paths:
-            self.near_head(attempt)
             for path in self._paths.pop(attempt, ()):
                 self._attempts.discard(path, attempt)
-
-    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
-        """Note that the turn of the node ``own``, which the attempt watches, is far."""
-        if own in self._paths.get(attempt, ()):
-            self._far[own] = None
-
-    def near_head(self, attempt: Attempt[Any]) -> bool:
-        """Note that its turn may be near; return whether that is news."""
-        paths = self._paths.get(attempt)
-        if paths is None or not self._far:
-            return False
-        far = [path for path in paths if path in self._far]
-        for path in far:
-            del self._far[path]
-        return bool(far)
-
-    @property
-    def far(self) -> Set[str]:
-        """The nodes whose turns are far."""
-        return self._far.keys()
 
     def of(self, path: str) -> list[Attempt[Any]]:
         """Return the attempts to tell of an event on ``path``."""

@@ -184,15 +184,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Sleep until something happens to one of the watched nodes → ``Event``.
-
-    ``far``: whether others stand before the blocker. Then the end of this sleep is seldom a turn.
-    """
+    """Sleep until something happens to one of the watched nodes → ``Event``."""
 
     blocker: str
     own: str | None
     beside: str | None = None
-    far: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,7 @@ class Entry:
         """
         if not (self.patient or reads):
             return given(Event.UNWATCHED)
-        far = self.ahead is not None and self.ahead > 1
-        return watch(blocker, self.node, reads, self.patient, self.saw, far=far)
+        return watch(blocker, self.node, reads, self.patient, self.saw)
 
     def saw(self, blocker: Node) -> None:
         """Note the identity of the blocker that it waits for."""

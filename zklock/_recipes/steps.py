@@ -252,13 +252,11 @@ def watch(
     reads: bool = False,
     patient: bool = True,
     saw: Callable[[Node], object] | None = None,
-    *,
-    far: bool = False,
 ) -> Recipe[Event | None]:
     """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
 
     With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
-    this does not sleep. ``saw`` is called with the blocker's node. ``far``: see ``Wait``.
+    this does not sleep. ``saw`` is called with the blocker's node.
     """
     denied = False
     while True:
@@ -285,7 +283,7 @@ def watch(
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Event.LETS_IN
         answers = found = result = None  # many may wait
-        sleep = Wait(parent_of(blocker) if denied else blocker, own, far=far)
+        sleep = Wait(parent_of(blocker) if denied else blocker, own)
         event: Event = (yield sleep) if patient else Event.UNWATCHED
         if event is not Event.UNWATCHED or not patient:
             return event
