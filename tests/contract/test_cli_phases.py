@@ -149,6 +149,17 @@ def test_children_are_waited_for_where_their_end_is_ignored(
     assert process.wait(PATIENCE) == 7
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_children_are_waited_for_where_the_signal_of_their_end_is_blocked(
+    command: str, zk: Commands, zklock_path: str
+) -> None:
+    process = zk.start(
+        command, zklock_path, "--", "sh", "-c", "exit 7",
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]),
+    )  # fmt: skip
+    assert process.wait(PATIENCE) == 7
+
+
 # Signals
 
 

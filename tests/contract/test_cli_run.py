@@ -450,19 +450,20 @@ def test_the_command_inherits_what_it_would_without_zklock(
         ignored = [n for n in range(1, 65) if n in signal.valid_signals() - {9, 19}
                    and signal.getsignal(n) == signal.SIG_IGN]
         print(sorted(os.listdir("/proc/self/fd"))[:3], ignored,
-              list(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getpgid(0) == os.getpid())
+              sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getpgid(0) == os.getpid())
     """
 
     def before() -> None:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job ignores it
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGCHLD])
 
     process = zk.start("run", zklock_path, *python(program), preexec_fn=before)
     out, errors = process.communicate(timeout=PATIENCE)
     # Python ignores SIGPIPE and SIGXFSZ by itself.
     ignored = [int(one) for one in (signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)]
-    assert (out, errors) == (f"['0', '1', '2'] {ignored} [{signal.SIGUSR2!r}] True\n", "")
+    blocked = [signal.SIGUSR2, signal.SIGCHLD]
+    assert (out, errors) == (f"['0', '1', '2'] {ignored} {blocked} True\n", "")
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,7 @@ class Supervisor:
         self._mask = signal.pthread_sigmask(
             signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD}
         )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # the mask is inherited
         self._children, woken = os.pipe()
         for end in (self._children, woken):
             os.set_blocking(end, False)

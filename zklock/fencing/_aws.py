@@ -19,12 +19,14 @@ _BUSY = {
 
 
 @contextlib.contextmanager
-def told(resource: str, *, lost_race: set[object] | None = None) -> Iterator[None]:
+def told(
+    resource: str, *, lost_race: set[object] | None = None, of_the_user: bool = False
+) -> Iterator[None]:
     """Raise an error of zklock for one of botocore, with that as its cause.
 
     ``lost_race``, if what is asked changes something: the statuses and codes with which the store
-    says that another change has come before; ``Refused`` is raised for them. What the service or
-    botocore says of the user's own arguments passes.
+    says that another change has come before; ``Refused`` is raised for them. What botocore says of
+    arguments passes. So does what the service says of them, if they are ``of_the_user``.
     """
     from botocore import exceptions  # noqa: PLC0415 - an extra
 
@@ -45,7 +47,7 @@ def told(resource: str, *, lost_race: set[object] | None = None) -> Iterator[Non
             raise unasked(resource) from error
         if answer.get("HTTPStatusCode", 0) >= 500:
             raise unanswered(resource) from error
-        if code in _OF_THE_USER:
+        if of_the_user and code in _OF_THE_USER:
             raise
         raise refusing(resource, error) from error
     except exceptions.ParamValidationError:

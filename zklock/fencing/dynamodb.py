@@ -150,6 +150,7 @@ class DynamoDbGuard(SwapGuard):
         fence = "#zklock_mark = :zklock_found"
         more = change.condition
         self._update(
+            of_the_user=True,
             UpdateExpression=change.expression,
             ConditionExpression=fence if more is None else f"{fence} AND ({more})",
             ExpressionAttributeNames={"#zklock_mark": self._attribute, **change.names},
@@ -160,6 +161,7 @@ class DynamoDbGuard(SwapGuard):
             },
         )
 
-    def _update(self, **arguments: Any) -> None:
-        with told(self._resource, lost_race={"ConditionalCheckFailedException"}):
+    def _update(self, *, of_the_user: bool = False, **arguments: Any) -> None:
+        lost_race: set[object] = {"ConditionalCheckFailedException"}
+        with told(self._resource, lost_race=lost_race, of_the_user=of_the_user):
             self._client.update_item(**self._item, **arguments)

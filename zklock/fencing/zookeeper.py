@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import (
     AuthFailedError,
+    BadArgumentsError,
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NoAuthError,
+    NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from kazoo.interfaces import IAsyncResult
 
 
+_REFUSED = (BadArgumentsError, NoChildrenForEphemeralsError, QuotaExceededError)
 _CUT_OFF = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 
@@ -91,8 +95,8 @@ class Deadline:
                 "write the mark and the nodes of the change",
                 path=self._path,
             ) from error
-        except QuotaExceededError as error:
-            raise _full(self._path, error) from error
+        except _REFUSED as error:
+            raise _refusing(self._path, error) from error
         except ThrottledOpError as error:  # it was not carried out
             raise self._no_answer() from error
         except (ConnectionClosedError, AuthFailedError) as error:
@@ -217,14 +221,14 @@ class ZooKeeperGuard:
                 continue
             try:
                 _raise_failure(results)
-            except QuotaExceededError as error:
-                raise _full(self._path, error) from error
             except (NoNodeError, NodeExistsError, NotEmptyError):
                 # Another call came in between, this server is behind, or there is no parent.
                 parent = self._path.rpartition("/")[0]
                 if parent:
                     deadline.ask(functools.partial(self._make, parent))
                 deadline.ask(lambda: [self._client.sync_async(self._path)])
+            except KazooException as error:  # a used-up quota, or a parent that is ephemeral
+                raise _refusing(self._path, error) from error
 
     def claim(self, token: Fenced) -> None:
         """Advance the mark; see ``Guard.claim``."""
@@ -380,7 +384,7 @@ class FencedTransaction:
                     highest=mark.token,
                 )
             if isinstance(fence[0], QuotaExceededError):
-                raise _full(guard.resource, fence[0])
+                raise _refusing(guard.resource, fence[0])
             _raise_failure(results)
             return list(changes)
 
@@ -390,8 +394,8 @@ def _check_client(client: KazooClient) -> None:
         check_type(client)
 
 
-def _full(path: str, error: QuotaExceededError) -> GuardUnusable:
-    """Return the error for a mark for which there is no room."""
+def _refusing(path: str, error: KazooException) -> GuardUnusable:
+    """Return the error for a mark that ZooKeeper refuses."""
     return refusing(path, translate(error, path).error)
 
 

@@ -569,6 +569,10 @@ def test_what_is_no_table_or_key_is_refused(aws: str) -> None:
             DynamoDbGuard(table, key)
     with pytest.raises(ValueError, match="cannot be in the key"):
         DynamoDbGuard(table, {"zklock_fence": "a"})
+    guard = DynamoDbGuard(table, {"another": "a"})
+    for call in (guard.highest, guard.create):
+        with pytest.raises(GuardUnusable, match="key"):
+            call()
 
 
 def test_a_number_in_place_of_the_mark_is_refused(aws: str) -> None:

@@ -355,6 +355,35 @@ def test_a_session_does_not_prepare_what_was_refused(stores: Stores) -> None:
 
 
 @pytest.mark.hazard("H47")
+@pytest.mark.parametrize(
+    ("kind", "prepares"),  # PostgreSQL prepares nothing by default
+    [("mariadb-sqlalchemy", False), ("mariadb-sqlalchemy", True), ("postgresql-sqlalchemy", False)],
+)
+def test_a_two_phase_transaction_does_not_commit_what_was_refused(
+    kind: str, prepares: bool, stores: Stores
+) -> None:
+    store = fresh(stores, kind, Sql)
+    guard = guard_of(store)
+    guard.claim(B)
+    for token in (A, B):
+        with contextlib.closing(store.connect()) as connection:
+            transaction = connection.begin_twophase()
+            if token is B:
+                guard.advance(connection, B)
+            else:
+                with pytest.raises(StaleToken):
+                    guard.advance(connection, A)
+            with contextlib.suppress(Exception):
+                write(store, connection, str(token).encode())
+            with pytest.raises(StaleToken) if token is A else contextlib.nullcontext():
+                if prepares:
+                    transaction.prepare()
+                transaction.commit()
+        assert read(store) == (b"" if token is A else str(B).encode())
+    guard.claim(B)
+
+
+@pytest.mark.hazard("H47")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_does_not_commit_what_was_refused(kind: str, stores: Stores) -> None:
     store = fresh(stores, kind, Sql)

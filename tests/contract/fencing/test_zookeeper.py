@@ -571,6 +571,13 @@ def test_a_quota_that_is_used_up(strict: KazooClient) -> None:
         guard.claim(A)
 
 
+@pytest.mark.parametrize("below", ["ephemeral/mark", "ephemeral/a/mark", "a\0b"])
+def test_a_mark_that_cannot_be_there(client: KazooClient, zklock_path: str, below: str) -> None:
+    client.create(f"{zklock_path}/ephemeral", ephemeral=True, makepath=True)
+    with pytest.raises(GuardUnusable, match="ZooKeeper refused the request"):
+        ZooKeeperGuard(client, f"{zklock_path}/{below}").create()
+
+
 def test_an_unreadable_mark(client: KazooClient, guard: ZooKeeperGuard) -> None:
     for content in (b"", b"34", b"\xff"):
         client.set(guard.resource, content)

@@ -109,6 +109,20 @@ def test_a_locked_database_is_retryable(database: Database) -> None:
         assert is_retryable(cause)
 
 
+def test_a_table_locked_in_a_shared_cache_is_retryable() -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect("file:shared?mode=memory&cache=shared", uri=True)
+
+    with contextlib.closing(connect()) as one, contextlib.closing(connect()) as other:
+        guard = SqlGuard(connect, "report")
+        guard.create_table()
+        guard.create()
+        guard.advance(one, A)
+        with pytest.raises(SnapshotTooOld, match="the mark stayed locked") as caught:
+            guard.advance(other, B)
+        assert is_retryable(caught.value)
+
+
 def test_what_is_not_retryable() -> None:
     assert not is_retryable(ValueError())
     assert not is_retryable(ValueError(1213))
@@ -121,6 +135,24 @@ def test_errors_of_asyncmy_are_those_of_mysql() -> None:
     assert is_retryable(made(1205, "Lock wait timeout exceeded"))
     assert says(made(1146, "Table 'zklock_fence' doesn't exist")) is Says.NO_TABLE
     assert says(made(1305, "SAVEPOINT zklock does not exist")) is Says.NO_SAVEPOINT
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "text"),
+    [
+        ("InterfaceError", 2013, "2013: Lost connection to MySQL server during query"),
+        ("OperationalError", -1, "MySQL Connection not available"),
+    ],
+)
+def test_mysql_connector_loses_its_connection_while_it_makes_a_statement(
+    name: str, number: int, text: str
+) -> None:
+    errors = pytest.importorskip("mysql.connector.errors")
+    made = errors.ProgrammingError(f"Failed processing pyformat-parameters; {text}")
+    made.__cause__ = getattr(errors, name)(text, errno=number)
+    assert says(made) is Says.NOTHING
+    with pytest.raises(NoAnswer), told("report"):
+        raise made
 
 
 @pytest.mark.parametrize("code", [1047, 1180])

@@ -30,6 +30,7 @@ class Watch:
         for name, listener in (
             ("commit", self._commit),
             ("prepare_twophase", self._commit),
+            ("commit_twophase", self._commit_unprepared),
             ("rollback", self._forget),
             ("rollback_twophase", self._forget),
         ):
@@ -74,6 +75,18 @@ class Watch:
             raise
         finally:
             self._forget()
+
+    def _commit_unprepared(self, connection: Any, *_: object) -> None:
+        """Check, unless that was done before it was prepared.
+
+        Some drivers cannot roll such a transaction back by ``rollback()``.
+        """
+        try:
+            self._commit(connection)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                connection.invalidate()
+            raise
 
     def _forget(self, *_: object) -> None:
         self._marks.clear()

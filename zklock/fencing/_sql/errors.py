@@ -38,6 +38,7 @@ _CODES: dict[_Code, Says] = {
     ("mysql", 1205): Says.LOST_RACE,  # ER_LOCK_WAIT_TIMEOUT
     ("mysql", 1213): Says.LOST_RACE,  # ER_LOCK_DEADLOCK
     ("sqlite", 5): Says.LOST_RACE,  # SQLITE_BUSY
+    ("sqlite", 6): Says.LOST_RACE,  # SQLITE_LOCKED: by another connection with the same cache
     # CREATE TABLE IF NOT EXISTS of PostgreSQL looks first and creates later.
     ("postgresql", "42P07"): Says.TABLE_MADE,  # duplicate_table
     ("postgresql", "42710"): Says.TABLE_MADE,  # duplicate_object: the type of the table's rows
@@ -87,8 +88,8 @@ _UNCODED = {"OSError", "OperationalError", "InterfaceError", "TimeoutError"}
 
 def says(error: BaseException) -> Says | None:
     """Return what an error means; ``None``: something else."""
-    names = {cls.__name__ for cls in type(error).__mro__}
     original = _original(error)
+    names = {cls.__name__ for each in (error, original) for cls in type(each).__mro__}
     code = _code(original)
     if code in _CODES:
         return _CODES[code]
@@ -106,13 +107,18 @@ def says(error: BaseException) -> Says | None:
 
 
 def _original(error: BaseException) -> BaseException:
-    """Return the driver's error that zklock, SQLAlchemy or Django has wrapped."""
+    """Return the driver's error that zklock, SQLAlchemy, Django or the driver has wrapped."""
     if isinstance(error, ZkLockError) and error.__cause__ is not None:
         return _original(error.__cause__)
+    cause = error.__cause__
     if isinstance(found := getattr(error, "orig", None), BaseException):
-        return found
-    if type(error).__module__ == "django.db.utils" and error.__cause__ is not None:
-        return error.__cause__
+        return _original(found)
+    if cause is not None and (
+        type(error).__module__ == "django.db.utils"
+        # MySQL Connector, for what has failed while it made the statement
+        or driver_of(error) == driver_of(cause) == "mysql"
+    ):
+        return _original(cause)
     return error
 
 
