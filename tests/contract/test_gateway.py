@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, TypeVar
 
 import pytest
@@ -12,7 +13,7 @@ from kazoo.security import make_digest_acl
 
 import zklock
 from tests.contract.support import SOON, granted, open_connection, run
-from zklock import aio
+from zklock import aio, telemetry
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 T = TypeVar("T")
@@ -206,3 +207,33 @@ def test_a_user_who_never_stops_asking_keeps_no_request_of_a_lock_waiting(
     grant = granted(lock)
     assert grant.held
     grant.release()
+
+
+@pytest.mark.parametrize(
+    "begin", [zklock.LeaderElection.changes, zklock.LeaderElection.membership_changes]
+)
+def test_who_begins_to_watch_an_election_keeps_no_event_from_others(
+    begin: Callable[[zklock.LeaderElection], Any],
+    zklock_client: Any,
+    zklock_connect: Callable[..., Any],
+    zklock_path: str,
+) -> None:
+    """Else nobody reads until the next heartbeat is sent."""
+    zklock_client.ensure_path(zklock_path)
+    client = zklock_connect(timeout=40.0)
+    election = zklock.LeaderElection(client, f"{zklock_path}/election")
+    assert election.leader() is None
+    connection = open_connection(client.handler)
+    assert connection is not None
+
+    def told_before_a_heartbeat() -> bool:
+        told, sent = threading.Event(), list[telemetry.Event]()
+        client.get(zklock_path, watch=lambda _: told.set())
+        wait_for(lambda: not connection._frames.due, SOON, "nothing under way")
+        with closing(begin(election)), closing(telemetry.subscribe(sent.append)) as subscription:
+            zklock_client.set(zklock_path, b"")
+            assert told.wait(SOON)
+            assert subscription.flush(SOON)
+        return not [event for event in sent if isinstance(event, telemetry.HeartbeatSent)]
+
+    assert any(told_before_a_heartbeat() for _ in range(3))

@@ -399,7 +399,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
             attempt = self._pending = self._attempt(candidacy, self._on_lost)
             if self._stopped:  # a stop() that comes later finds the attempt
                 self._call_off(_STOPPED)
-            self._FRONT.begin(attempt)
+            self._FRONT.begin(attempt, awaited=True)
             leadership = await outcome(
                 self._FRONT, attempt, limit if patient else self._session.moment
             )
@@ -435,7 +435,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         self._queued = attempt
         if self._stopping:  # a stop that comes later finds the attempt
             attempt.cancel()
-        self._FRONT.begin(attempt)
+        self._FRONT.begin(attempt, awaited=True)
         return await outcome(self._FRONT, attempt, None)
 
     async def _spend(self, grace: float) -> float:

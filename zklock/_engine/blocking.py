@@ -32,7 +32,7 @@ class Blocking(Front):
         """Whether this thread may hear answers: it waits for them."""
         return True
 
-    def begin(self, attempt: Pending[Any], awaited: bool = True) -> None:
+    def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:
         """Start an attempt."""
         attempt.start(awaited=awaited)
 

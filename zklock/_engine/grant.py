@@ -328,7 +328,7 @@ class GrantBase(Losable):
             self._notify([partial(self._unless_over, callback)])
 
     def _release_requested(self, request: str) -> None:
-        """Call the holder's callback, once for each request to release."""
+        """Call the holder's callback, once for the same request to release."""
         callback = self._terms.on_release_requested
         if callback is not None and not self._ended and request != self._asked:
             self._asked = request

@@ -30,7 +30,7 @@ class Front(ABC):
         """Whether this thread may hear the answers to what it sends next; then ``finished()``."""
 
     @abstractmethod
-    def begin(self, attempt: Pending[Any], awaited: bool = True) -> None:
+    def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:
         """Start an attempt, now or soon. ``awaited``: what follows is ``finished(attempt)``."""
 
     @abstractmethod

@@ -170,7 +170,7 @@ class LockBase(NotCopyable, LockContext[G]):
             self._users[attempt] = None
             if check is not None:
                 check()
-            self._FRONT.begin(attempt)
+            self._FRONT.begin(attempt, awaited=True)
             limit = limit if patient else self._session.moment
             if await self._FRONT.finished(attempt, limit, abandon_made):
                 grant = attempt.result()

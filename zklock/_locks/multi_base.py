@@ -355,7 +355,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
             call.tries[lock] = attempt
             lock._users[attempt] = None
             self._check_cancelled(call)
-            lock._FRONT.begin(attempt, awaited=False)
+            lock._FRONT.begin(attempt)
         began = self._now()
         got: dict[L, Any] = {}
         for lock, attempt in reversed(call.tries.copy().items()):  # the last answer comes last

@@ -97,13 +97,13 @@ class ThreadLock(LockBase[Grant], Enters[Grant]):
     def request_release(self, timeout: float | None = None) -> list[Contender]:
         """Ask all present holders to release; return those that were asked.
 
-        Their ``on_release_requested`` is called with the grant, once for each request. It runs on
-        one of zklock's own threads, normally within a tenth of their session timeout. The holder
-        decides whether it releases; nothing is taken by force. Curator's ``Revocable`` holders do
-        not hear the request. The leader of an election on this path is asked as
-        :meth:`LeaderElection.request_release` does it, which Curator's latches do not notice. The
-        same ``timeout`` and errors as :meth:`contenders`, and ``AccessDenied`` without write
-        permission on the holder's node, or on the election's path.
+        Their ``on_release_requested`` is called with the grant. Requests that come close together
+        count as one. It runs on one of zklock's own threads, normally within a tenth of their
+        session timeout. The holder decides whether it releases; nothing is taken by force.
+        Curator's ``Revocable`` holders do not hear the request. The leader of an election on this
+        path is asked as :meth:`LeaderElection.request_release` does it, which Curator's latches do
+        not notice. The same ``timeout`` and errors as :meth:`contenders`, and ``AccessDenied``
+        without write permission on the holder's node, or on the election's path.
         """
         return run(self._ask, "request_release()", self._request_release, timeout)
 

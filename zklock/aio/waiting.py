@@ -120,7 +120,7 @@ class Awaiting(Front):
         except RuntimeError:
             return False  # no loop runs
 
-    def begin(self, attempt: Pending[Any], awaited: bool = True) -> None:
+    def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
         if not attempt.asks:
             attempt.start()
