@@ -552,6 +552,7 @@ MUTATIONS = {
         faults=("slow", "expire"),
         found="its mark is not",
         quick=False,
+        most=240,
     ),
     "who gives up leaves its own mark": Mutation(
         Bend(abandoned.Entry, "departure", "self._marked != node", "not self.granted"),
