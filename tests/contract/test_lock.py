@@ -474,12 +474,14 @@ class TestRefusals:
                     connect(zklock_hosts, handler=shared)
             with zklock.Lock(first, zklock_path, tidy=True) as grant:
                 grant.verify(SOON)
-        with zklock.connect(zklock_hosts, handler=shared) as second:
-            zklock.Lock(second, zklock_path)
-            first.start()
-            with pytest.raises(zklock.ClientUnusable, match="serves another client"):
-                zklock.Lock(first, zklock_path)
-            first.stop()
+        with (
+            zklock.connect(zklock_hosts, handler=shared) as second,
+            zklock.Lock(second, zklock_path, tidy=True) as grant,
+        ):
+            for other in (first, KazooClient(zklock_hosts, handler=shared)):
+                with pytest.raises(zklock.ClientUnusable, match="serves another client"):
+                    other.start()
+            grant.verify(SOON)
 
     def test_of_clients_that_are_not_started(self, zklock_hosts: str, zklock_path: str) -> None:
         client = KazooClient(zklock_hosts)

@@ -177,7 +177,7 @@ SEEDED = {
     ),
     # Who waits.
     "who is granted is not told": Seeded(
-        Bend(Place, "_hand", "self.session.deferred.add(waiter.tell)", "pass"),
+        Bend(Place, "_hand", "self.session.deferred.add(partial(waiter.tell, kept))", "pass"),
         found="left waiting",
         bounds=AGES,
     ),

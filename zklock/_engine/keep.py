@@ -122,9 +122,12 @@ class Waiter(Pending[GrantBase | None]):
         """Whether it cannot be given up any more."""
         return self._decided is self
 
-    def tell(self) -> None:
+    def tell(self, kept: Kept) -> None:
         """Have it get the grant that was made for it, if one was. Repeatable."""
-        if self.made:
+        if self.made and kept.doubt is not None:
+            self.made[0].abandon()
+            self._resolve(None, kept.doubt)
+        elif self.made:
             self._resolve(self.made[0], None)
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
@@ -141,8 +144,9 @@ class Kept:
     """A znode of a place, and the present grant on it, or the last one.
 
     ``idle``: since when nobody has it; ``None``: it is in use. ``watched``: whether the watch on
-    the queue is placed. ``asked``: it must be given back. ``looks``: what watches the queue.
-    ``timed``: when the alarm for the end of its idle time goes off; ``call_off`` cancels it.
+    the queue is placed. ``asked``: it must be given back. ``doubt``: what has struck its contender.
+    ``looks``: what watches the queue. ``timed``: when the alarm for the end of its idle time goes
+    off; ``call_off`` cancels it.
     """
 
     def __init__(self, place: Place, claim: Claim) -> None:
@@ -152,6 +156,7 @@ class Kept:
         self.idle: float | None = None
         self.watched = False
         self.asked = False
+        self.doubt: BaseException | None = None
         self.looks: Attempt[None] | None = None
         self.timed = math.inf
         self.call_off: Callable[[], object] = _nothing
@@ -301,6 +306,12 @@ class Place:
             kept.asked, kept.idle = True, self.session.now()
         return kept
 
+    def doubt(self, path: str, error: BaseException) -> None:
+        """Let nobody in on a znode that is about to be ``torn``. Takes no lock."""
+        kept = self._kept
+        if kept is not None and kept.claim.path == path:
+            kept.doubt, kept.asked = error, True
+
     def torn(self, path: str) -> None:
         """Lose a znode that its contender deletes: it was interrupted when it was granted."""
         with self.session.guard:
@@ -393,7 +404,7 @@ class Place:
             waiter = next(iter(self._waiters))
             taken = waiter.accept()
             if taken:
-                self.session.deferred.add(waiter.tell)
+                self.session.deferred.add(partial(waiter.tell, kept))
                 self.session.give(kept.claim, waiter.terms, waiter, kept)
             self._waiters.pop(waiter, None)  # last: after an interrupt, it is still there
             if taken:

@@ -426,9 +426,10 @@ class Session(NotCopyable, WireObserver):
                     return self.give(claim, terms, attempt)
                 self._awaiting_lease[attempt] = claim.path
                 self._heartbeat.soon()
-        except BaseException:
+        except BaseException as error:
             if torn is not None:
                 self.post(torn)
+                place.doubt(claim.path, error)
             raise
         self._worker.wake()
         return None

@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KeeperState
 
-from zklock._kazoo.handler import Handler
+from zklock._kazoo.handler import Handler, another_client
 from zklock.errors import ClientClosed, ClientUnusable, ForkedClient
 
 Kazoo: TypeAlias = KazooClient
@@ -64,7 +64,7 @@ def check_handler(handler: Handler, client: Kazoo | None = None) -> None:
     """
     other = handler.served() if handler.served is not None else None
     if other not in {None, client} and closed_error(other) is None:
-        raise ClientUnusable("this handler serves another client: make a zklock.Handler for each")
+        raise another_client()
 
 
 def serve(handler: Handler, client: Kazoo) -> None:

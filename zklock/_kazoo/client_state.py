@@ -85,6 +85,7 @@ class ClientState:
         self.session_timeout: float | None = None
         self._bell = Event()
         self._wakes = Wakes(self.wake_kazoo)
+        self._wakes.close()  # no client has them
         self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
         self._looked_up: set[str] = set()  # since the last connection
         self._start_by: float | None = None

@@ -44,6 +44,11 @@ from zklock.errors import ClientUnusable
 _UNHEARD = "does not answer"
 
 
+def another_client() -> ClientUnusable:
+    """Return the error for a handler that is given to a second client."""
+    return ClientUnusable("this handler serves another client: make a zklock.Handler for each")
+
+
 class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threading handler, with a view of the wire. One handler serves one client.
 
@@ -185,6 +190,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_socket_pair(self) -> tuple[Wakes, Wakes]:
         """Return the (reader, writer) with which kazoo wakes its connection thread."""
+        if not self._wakes.closed:
+            raise another_client()
         self._wakes = Wakes(self.wake_kazoo)
         return self._wakes, self._wakes
 

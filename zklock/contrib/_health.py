@@ -103,6 +103,26 @@ class Reporter:
         return status, b"" if method == "HEAD" else json.dumps(told).encode()
 
 
+def _check_work(work: Any, awaits: bool) -> None:
+    """Raise ``TypeError`` for work that would run nothing, or would block an event loop."""
+    if not callable(work):
+        raise TypeError(f"work must be callable, not {type(work).__name__}")
+    calls = work, getattr(work, "__call__", None)  # noqa: B004 - an object may have a method for it
+    if any(inspect.isgeneratorfunction(it) or inspect.isasyncgenfunction(it) for it in calls):
+        raise TypeError("work is a generator function, and calling it runs nothing")
+    if any(map(inspect.iscoroutinefunction, calls)) == awaits:
+        return
+    if awaits:
+        raise TypeError(
+            "work must be a coroutine function, as a plain one would block the event loop: use "
+            "zklock.contrib.wsgi for that"
+        )
+    raise TypeError(
+        "work is a coroutine function, which only an event loop can run: pass a plain function "
+        "here, or use zklock.contrib.asgi"
+    )
+
+
 class BackgroundBase(Generic[Work]):
     """What runs work while this process leads; see ``Background`` of either front."""
 
@@ -119,11 +139,7 @@ class BackgroundBase(Generic[Work]):
         grace: float = 10.0,
         **options: Any,
     ) -> None:
-        if not self._AWAITS and inspect.iscoroutinefunction(work):
-            raise TypeError(
-                "work is a coroutine function, which only an event loop can run: pass a plain "
-                "function here, or use zklock.contrib.asgi"
-            )
+        _check_work(work, self._AWAITS)
         self._hosts = hosts
         self._path = path
         self._work = work

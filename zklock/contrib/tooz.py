@@ -514,4 +514,6 @@ def _name(name: bytes | str) -> bytes:
 def _quoted(name: bytes | str) -> str:
     """Return the name of a znode for any name of tooz's."""
     plain = quote(_name(name), safe="")
+    if not plain:
+        raise ToozError("a name must not be empty")
     return plain.replace(".", "%2E") if plain in {".", ".."} else plain

@@ -228,8 +228,20 @@ def test_work_that_only_an_event_loop_can_run_is_refused(
     async def work(*_: object) -> None:
         raise AssertionError("nothing runs it")
 
-    with pytest.raises(TypeError, match="work is a coroutine function"):
-        wsgi.Background(zklock_hosts, zklock_path, work)
+    def generates(*_: object) -> Iterator[None]:
+        yield
+
+    plain: Any = print
+    no_work: Any = (
+        (wsgi.Background, work, "work is a coroutine function"),
+        (wsgi.Background, generates, "work is a generator function"),
+        (asgi.Background, generates, "work is a generator function"),
+        (asgi.Background, plain, "work must be a coroutine function"),
+        (wsgi.Background, None, "work must be callable, not NoneType"),
+    )
+    for make, given, said in no_work:
+        with pytest.raises(TypeError, match=said):
+            make(zklock_hosts, zklock_path, given)
     background = wsgi.Background(
         zklock_hosts, zklock_path, lambda leadership: work("", leadership), grace=SOON
     )

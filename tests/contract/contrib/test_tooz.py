@@ -200,6 +200,15 @@ def test_groups_members_and_locks_have_any_name(start: Start, name: bytes) -> No
         assert lock.acquired
 
 
+def test_a_name_is_not_empty(start: Start, zklock_client: Any, zklock_path: str) -> None:
+    coordinator = start(b"one")
+    before = tree(zklock_client, zklock_path)
+    for call in (coordinator.create_group, coordinator.join_group, coordinator.delete_group):
+        with pytest.raises(coordination.ToozError, match="must not be empty"):
+            call(b"").get()
+    assert tree(zklock_client, zklock_path) == before
+
+
 def test_a_join_whose_answer_was_lost_may_be_tried_again(start: Start, zklock_path: str) -> None:
     coordinator = start(b"member")
     coordinator.create_group(b"all").get()
