@@ -63,7 +63,16 @@ def released(world: World, waiter: Waiter) -> None:
 
 @contextmanager
 def interrupted(world: World, where: str, error: type[BaseException]) -> Iterator[None]:
-    """Have an interrupt strike whoever gives a grant: before that, within it, or after it."""
+    """Have an interrupt strike whoever gives a grant: before that, within it, or after it.
+
+    ``recipe``: it strikes when its contender goes on with that.
+    """
+    claim = lock_recipe.claim
+
+    def goes_on(*what: Any, **more: Any) -> Any:
+        yield from claim(*what, **more)
+        raise error
+
     host: Any = world.session._nodes if where == "within" else world.session
     give = host.give
 
@@ -73,7 +82,10 @@ def interrupted(world: World, where: str, error: type[BaseException]) -> Iterato
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "give", struck)
+        if where == "recipe":
+            patch.setattr(lock_recipe, "claim", goes_on)
+        else:
+            patch.setattr(host, "give", struck)
         yield
 
 
@@ -100,7 +112,7 @@ def test_who_is_next_gets_the_lock_though_an_interrupt_strikes_in_the_hand_over(
 
 @pytest.mark.hazard("H9")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Limit])
-@pytest.mark.parametrize("where", ["before", "within", "after"])
+@pytest.mark.parametrize("where", ["before", "within", "after", "recipe"])
 def test_the_lock_can_be_had_though_an_interrupt_strikes_as_it_is_granted(
     world: World, where: str, error: type[BaseException]
 ) -> None:

@@ -152,6 +152,7 @@ class Kept:
     def __init__(self, place: Place, claim: Claim) -> None:
         self.place = place
         self.claim = claim
+        self.contender = place._contender
         self.grant: GrantBase | None = None
         self.idle: float | None = None
         self.watched = False
@@ -427,6 +428,11 @@ class Place:
             if self._contender is contender:
                 granted, error = contender.settled()
                 if granted is None:
+                    kept = self._kept
+                    if kept is not None and kept.contender is contender:
+                        kept.doubt = error  # it has left, after it was granted
+                        self.session.lose(kept.claim.path)
+                        self._forget(kept)
                     self._refuse(error)
                 self._contender = None
         self.go_on()
