@@ -301,6 +301,29 @@ class TestTheOrderOfRequests:
         rides.ride("/a")
         assert names(split(kazoo.far.recv(65536))) == ["/a"]
 
+    def test_what_an_interrupted_writer_has_sent_is_not_sent_again(
+        self, kazoo: Kazoo, rides: Rides, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a create would make two nodes, of which the clean-up finds one."""
+        sock = kazoo.connection._sock
+
+        class Interrupted:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(sock, name)
+
+            def send(self, data: bytes) -> int:
+                sock.send(data)
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kazoo.connection, "_sock", Interrupted())
+            patch.setattr(kazoo.connection, "shut_down", lambda: None)  # it comes too late
+            with pytest.raises(KeyboardInterrupt):
+                rides.ride("/a")
+        kazoo.connection.flush()
+        assert names(split(kazoo.far.recv(65536))) == ["/a"]
+        assert kazoo.far.recv(65536) == b""  # it is shut down
+
 
 class TestTheLine:
     """When riders are taken."""

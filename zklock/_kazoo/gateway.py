@@ -139,6 +139,7 @@ class GatewaySocket(HandshakingSocket):
         self._frames = Frames(self)
         self._held = bytearray()  # to be sent: numbered
         self._blocked = False  # the server takes no more now
+        self._sending = False  # the writer has begun to send what it holds
         self._buffer = memoryview(b"")  # what kazoo has begun to receive
         self._end: OSError | bool = False  # of what is received
         self._closed = False
@@ -323,19 +324,26 @@ class GatewaySocket(HandshakingSocket):
             # Last: an interrupt may strike, and the request be another's. Its handler may drop all.
             if self._queue and self._queue[0] is first:
                 self._queue.popleft()
+        if self._sending:  # a writer was interrupted: nothing is sent a second time
+            self.shut_down()
+            return
         try:
             while self._held:
+                self._sending = True
                 del self._held[: int(self._sock.send(self._held))]
+                self._sending = False
             self._blocked = False
         except _LATER as error:
             if not raised_by_the_call(error):
                 raise
+            self._sending = False
             if not self._blocked:
                 self._blocked = True
                 self._wake_reader()
         except OSError as error:
             if not raised_by_the_call(error):
                 raise
+            self._sending = False
             self._stop(error)
 
     def _lend(self, landing: Awaited) -> None:
