@@ -255,10 +255,10 @@ class Supervisor:
         self._told = False  # SIGTERM was sent for good
         self._over = False
         # Blocked, not ignored: the command would inherit ignored signals.
+        # Set, not added: whoever has started this may have blocked SIGCHLD.
         self._mask = signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD}
+            signal.SIG_SETMASK, signal.valid_signals() - {signal.SIGCHLD}
         )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # the mask is inherited
         self._children, woken = os.pipe()
         for end in (self._children, woken):
             os.set_blocking(end, False)
