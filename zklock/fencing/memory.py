@@ -17,6 +17,7 @@ from zklock._engine.callbacks import check_callbacks, ran
 from zklock._ground.async_event import AsyncEvent
 from zklock._ground.clock import check_timeout
 from zklock._ground.numbers import check_int
+from zklock._ground.process import this_process
 from zklock.errors import GuardUnusable, NoAnswer, WouldDeadlock
 from zklock.fencing.guard import Fenced, admit, resource_name, token_of
 from zklock.token import FencingToken
@@ -297,15 +298,30 @@ def _caller() -> weakref.ref[Any]:
 
 
 class _Place:
-    """A place in the line; the one who stands there is alive as long as ``owner`` is."""
+    """A place in the line; the one who stands there is alive as long as ``owner`` is.
 
-    __slots__ = ("caller", "owner", "poke")
+    In a forked child, only the places of the thread that has forked are anybody's.
+    """
+
+    __slots__ = ("_process", "_thread", "caller", "owner", "poke")
 
     caller: weakref.ref[Any]
     owner: weakref.ref[object]
 
     def __init__(self) -> None:
         self.poke: Callable[[], object] = _nothing
+
+    def taken(self) -> None:
+        """Note who stands here from now on."""
+        self._process, self._thread = this_process(), threading.get_ident()
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody stands here."""
+        forked = self._process != this_process()
+        return self.owner() is not None and not (
+            forked and self._thread != threading.main_thread().ident
+        )
 
 
 class _Line:
@@ -322,7 +338,7 @@ class _Line:
         end = None if timeout is None else time.monotonic() + timeout
         pokes: queue.SimpleQueue[None] = queue.SimpleQueue()
         place.poke = functools.partial(pokes.put, None)
-        self._places.append(place)
+        self._join(place)
         while self._first() is not place:
             left = _NET if end is None else min(_NET, end - time.monotonic())
             if left <= 0:
@@ -336,7 +352,7 @@ class _Line:
         end = None if timeout is None else time.monotonic() + timeout
         poked = AsyncEvent()
         place.poke = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, poked.set)
-        self._places.append(place)
+        self._join(place)
         while self._first() is not place:
             left = _NET if end is None else min(_NET, end - time.monotonic())
             if left <= 0:
@@ -345,6 +361,10 @@ class _Line:
             poked.clear()
         place.poke = _nothing
         return True
+
+    def _join(self, place: _Place) -> None:
+        place.taken()
+        self._places.append(place)
 
     def leave(self, place: _Place, *_: object) -> None:
         """Leave the line, from any place in it, and wake the one who is first now."""
@@ -366,7 +386,7 @@ class _Line:
                 first = self._places[0]
             except IndexError:
                 break
-            if first.owner() is not None:
+            if first.alive:
                 return first
             self._remove(first)
         return None

@@ -6,6 +6,8 @@ import functools
 import gc
 import itertools
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -508,3 +510,43 @@ def test_capacity_must_be_positive(capacity: int) -> None:
         MemoryGuards(capacity)
     with pytest.raises(TypeError):
         MemoryGuards(True)
+
+
+FORKED = """if True:
+    import os, threading, warnings
+    from zklock import FencingToken
+    from zklock.errors import NoAnswer
+    from zklock.fencing import MemoryGuard
+
+    warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
+    theirs, mine = MemoryGuard("theirs", timeout=10.0), MemoryGuard("mine", timeout=0.01)
+    token, inside, done = FencingToken(7, 33), threading.Event(), threading.Event()
+
+    def hold():
+        with theirs.hold(token):
+            inside.set()
+            done.wait()
+
+    threading.Thread(target=hold).start()
+    inside.wait()
+    with mine.hold(token):
+        if not os.fork():
+            theirs.claim(token)
+            try:
+                mine.claim(token)
+            except NoAnswer:
+                os._exit(0)
+            os._exit(1)
+        code = os.waitstatus_to_exitcode(os.wait()[1])
+        held = len(theirs._line._places), len(mine._line._places)
+    done.set()
+    print(code, *held)
+"""
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+    """It waits for the hold in which its own thread has forked."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout.split(), ran.stderr) == (["0", "1", "1"], "")
