@@ -24,6 +24,7 @@ from zklock._recipes.effects import (
     Listing,
     Node,
     Pause,
+    Read,
     Recipe,
     Request,
     SessionReplaced,
@@ -35,7 +36,7 @@ from zklock._recipes.effects import (
     Write,
 )
 from zklock._recipes.nodedata import NodeData
-from zklock.errors import AccessDenied, ZkLockError
+from zklock.errors import AccessDenied, MixedNames, ZkLockError
 
 PATH = "/locks/report"
 EPOCH = 7
@@ -75,7 +76,7 @@ def end(recipe: Any, answer: Any) -> Any:
 SOUGHT = (Sync(PATH), List(PATH))
 
 
-@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, OTHER)])
+@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, OTHER), (MISSING, listing())])
 def test_a_search_that_is_refused_says_so_and_not_that_there_is_no_node(answer: Any) -> None:
     search: Any = steps.find(PATH, "u")
     next(search)
@@ -294,6 +295,19 @@ def test_a_deletion_that_is_tried_again_still_takes_the_parent_with_it(
     end(deletion, (None, failure(Failure.NOT_EMPTY, PATH)))
 
 
+@pytest.mark.parametrize(
+    "found", [Node(PATH, b"", 0, False, 5), Node(PATH, b"mark", 0, False), MISSING]
+)
+def test_a_parent_goes_after_a_deletion_with_a_write_unless_it_is_marked(found: Any) -> None:
+    deletion: Any = steps.delete(PATH, node(3).path, DEPART, tidy=True)
+    assert next(deletion) == (DEPART,)
+    assert deletion.send((None,)) == (Read(PATH),)
+    if found is not MISSING and not found.data:
+        assert deletion.send((found,)) == (Delete(PATH, 5),)
+        found = failure(Failure.CHANGED, PATH)
+    end(deletion, (found,))
+
+
 def test_a_deletion_that_is_not_permitted_is_not_tried_again() -> None:
     deletion: Any = steps.delete(PATH, node(3).path)
     next(deletion)
@@ -363,6 +377,60 @@ def test_only_a_reader_is_let_in_by_a_writer_that_has_become_one(reads: bool) ->
         assert recipe.send((downgraded, OWN)) == Wait(BLOCKER.path, OWN.path)
 
 
+# Nodes whose names nobody knows.
+
+
+ME = parsed(4)
+UNKNOWN, LATER = "n_0000000002", "n_0000000005"
+
+
+def beside(*strange: str) -> Listing:
+    return Listing([name(3), name(4), *strange], EPOCH)
+
+
+def stranger(text: str, owner: int) -> Node:
+    return Node(f"{PATH}/{text}", b"", owner, False)
+
+
+@pytest.mark.parametrize("strange", [(), (LATER,), ("config",)])
+def test_who_knows_all_that_stand_before_it_asks_nothing(strange: tuple[str, ...]) -> None:
+    assert list(steps.refuse_strangers(PATH, ME, beside(*strange))) == []
+
+
+def test_an_ephemeral_stranger_before_it_is_refused() -> None:
+    recipe: Any = steps.refuse_strangers(PATH, ME, beside(LATER, UNKNOWN))
+    assert next(recipe) == (Exists(f"{PATH}/{UNKNOWN}"),)
+    with pytest.raises(MixedNames, match=UNKNOWN):
+        recipe.send((stranger(UNKNOWN, 9),))
+
+
+def test_a_stranger_that_stays_is_none() -> None:
+    """An entry of a queue, for example."""
+    recipe: Any = steps.refuse_strangers(PATH, ME, beside(UNKNOWN))
+    next(recipe)
+    assert end(recipe, (stranger(UNKNOWN, 0),)) is None
+
+
+@pytest.mark.parametrize("answer", [MISSING, DROPPED])
+def test_a_stranger_that_was_not_seen_is_looked_for_again(answer: Any) -> None:
+    """It may have hidden another one."""
+    recipe: Any = steps.refuse_strangers(PATH, ME, beside(UNKNOWN))
+    asked = next(recipe)
+    for _ in range(2):
+        assert recipe.send((answer,)) == (List(PATH),)
+        assert recipe.send((beside(UNKNOWN),)) == asked
+    assert recipe.send((answer,)) == (List(PATH),)
+    assert end(recipe, (beside(),)) is None
+
+
+@pytest.mark.parametrize("answer", [DENIED, OTHER])
+def test_who_may_not_see_a_stranger_is_told(answer: Any) -> None:
+    recipe: Any = steps.refuse_strangers(PATH, ME, beside(UNKNOWN))
+    next(recipe)
+    with pytest.raises(type(answer.error)):
+        recipe.send((answer,))
+
+
 # Worn-out sequence numbers.
 
 
@@ -380,7 +448,9 @@ def test_which_number_wears_a_parent(sequence: int, worn: bool) -> None:
         (0, [0], False),
         (names.EXHAUSTED_AT - 1, [names.EXHAUSTED_AT - 1], False),
         (names.EXHAUSTED_AT, [], True),
+        (names.EXHAUSTED_AT, [5], True),
         (-1, [], True),
+        (-1, [5], True),
         (0, [names.EXHAUSTED_AT], True),
         (0, [0, 1, -1], True),
     ],

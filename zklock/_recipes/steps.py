@@ -52,14 +52,12 @@ def ask(batch: Batch, *expected: Failure) -> Recipe[tuple[Any, ...]]:
 
     What is asked may be asked again: it may have been done before.
     """
-    dropped = True
-    results: tuple[Any, ...] = ()
-    while dropped:
-        results = yield batch
+    while True:
+        results: tuple[Any, ...] = yield batch
         for result in results:
             check(result, Failure.DROPPED, *expected)
-        dropped = any(is_(result, Failure.DROPPED) for result in results)
-    return results
+        if not any(is_(result, Failure.DROPPED) for result in results):
+            return results
 
 
 def look(path: str) -> Recipe[Listing]:
