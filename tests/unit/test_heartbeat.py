@@ -96,9 +96,9 @@ class TestWhen:
         heart.answered(1, 103.0, T)
         assert beat(heart, 103.0) == 2
 
-    def test_a_touch_that_is_forgotten_counts_for_nothing(self) -> None:
+    def test_a_proof_that_is_forgotten_is_not_waited_for(self) -> None:
         heart = Heartbeat()
-        touch(heart, 100.0)
+        beat(heart, 100.0)
         heart.forget()
         heart.soon()
         assert beat(heart, 101.0) == 1

@@ -108,11 +108,12 @@ def test_strangers_are_the_oldest_of_each_sort() -> None:
         "n_3",
         "ex-0000000004",
         "n_9999999999",
+        "a\nb0000000002",
         "ex--2147483648",
         "config",
         "-lock-0000000001",
     ]
-    assert names.strangers(listed, me) == ["n_0000000003", "ex-0000000004"]
+    assert names.strangers(listed, me) == ["a\nb0000000002", "n_0000000003", "ex-0000000004"]
     many = [f"{letter}-{number:010d}" for number, letter in enumerate("ghijklmnopqrstuvwxyz")]
     assert names.strangers(many) == many[:16]
     assert names.strangers(reversed(many), names.parse("-lock-0000000002")) == many[:2]
@@ -164,17 +165,17 @@ def test_standing_agrees_with_a_look_at_everybody(
 
     standing = names.Queue(texts).standing(me)
 
-    before = [
+    ahead = [
         other
         for other in map(names.parse, texts)
-        if other is not None
-        and other.sequence & 0xFFFFFFFF < me.sequence & 0xFFFFFFFF
-        and not (other.kind is Kind.READ and me.kind is Kind.READ)
+        if other is not None and other.sequence & 0xFFFFFFFF < me.sequence & 0xFFFFFFFF
     ]
+    before = [other for other in ahead if not other.kind is me.kind is Kind.READ]
     before.sort(key=lambda other: other.sequence & 0xFFFFFFFF)
     assert standing is not None
     assert standing.nearest == (before[-1] if before else None)
     assert standing.sole == (len(before) < 2)
+    assert standing.ahead == len(ahead)
 
 
 def test_who_is_not_listed_stands_nowhere() -> None:

@@ -37,13 +37,17 @@ from zklock._recipes.effects import (
     Exists,
     Failure,
     List,
+    Listing,
     MakePath,
+    Node,
     Pause,
+    Recipe,
     Sync,
     Watch,
 )
 from zklock._recipes.nodedata import NodeData
 from zklock.errors import AccessDenied, MixedNames, SequenceExhausted
+from zklock.token import FencingToken
 
 PATH = "/locks/report"
 KAZOO = f"{PATH}/{'a' * 32}__lock__"
@@ -811,3 +815,85 @@ def test_a_contender_is_named_by_a_random_uuid() -> None:
         found = UUID(text)
         assert (str(found), found.version, found.variant) == (text, 4, RFC_4122)
     assert {text[19] for text in texts} == set("89ab")
+
+
+# One answer after another.
+
+ME = f"{PATH}/{names.prefix(names.Kind.EXCLUSIVE, 'u')}0000000004"
+OTHER, DENIED = (failure(why, PATH) for why in (Failure.OTHER, Failure.DENIED))
+
+
+class NotToBeMade(lock_recipe.Entry):
+    def before_making(self) -> Recipe[None]:
+        yield from ()
+        raise OTHER.error
+
+
+class Marked(lock_recipe.Entry):
+    def before_leaving(self) -> Recipe[None]:
+        yield from ()
+        raise DENIED.error
+
+
+def lone(kind: type[lock_recipe.Entry] = lock_recipe.Entry, **state: Any) -> lock_recipe.Entry:
+    return kind(PATH, b"me", names.Kind.EXCLUSIVE, new_uuid=lambda: "u", **state)
+
+
+def test_a_grant_is_given_back_by_deleting_the_node() -> None:
+    recipe: Any = lock_recipe.acquire(lone())
+    next(recipe)
+    listing = Listing([ME.rpartition("/")[2]], 7)
+    claim = recipe.send((Node(ME, b"me", 1, True), listing))
+    assert claim == Claim(ME, FencingToken(7, 4), claim.release)
+    assert next(claim.release()) == (Delete(ME),)
+
+
+def test_a_create_that_is_not_permitted_is_not_looked_for() -> None:
+    recipe: Any = lock_recipe.acquire(lone())
+    next(recipe)
+    with pytest.raises(AccessDenied):
+        recipe.send((DENIED, DENIED))
+
+
+def test_a_create_that_has_failed_in_another_way_is_looked_for() -> None:
+    recipe: Any = lock_recipe.acquire(lone())
+    next(recipe)
+    assert recipe.send((OTHER, OTHER)) == (Sync(PATH), List(PATH))
+
+
+def test_a_path_that_is_not_to_be_made_is_not() -> None:
+    world = World(made=False)
+    attempt = world.clients[0].acquire(lone(NotToBeMade))
+    attempt.start()
+    world.settle()
+    assert outcome(attempt) is OTHER.error
+    assert PATH not in world.server.tree.nodes
+
+
+def test_a_node_goes_whose_mark_may_not_be_removed() -> None:
+    """Others wait behind it."""
+    recipe: Any = lock_recipe.leave(lone(Marked, node=ME))
+    assert next(recipe) == (Delete(ME),)
+    with pytest.raises(AccessDenied):
+        recipe.send((None,))
+
+
+def test_an_ephemeral_node_of_an_unknown_kind_before_it_is_refused(world: World) -> None:
+    stranger = world.server.create(f"{PATH}/n_", b"", 99)
+    contender = world.start()
+    world.settle()
+    assert isinstance(contender.outcome, MixedNames)
+    assert [f"{PATH}/{name}" for name in world.queue] == [stranger]
+
+
+def test_a_reader_whose_node_is_deleted_queues_again(world: World) -> None:
+    world.start(kind=names.Kind.WRITE)
+    world.settle()
+    reader = world.start(1, kind=names.Kind.READ)
+    world.settle()
+    deleted = reader.entry.node
+    assert deleted is not None
+    world.server.delete(deleted)
+    world.settle()
+    assert reader.waits
+    assert reader.entry.node not in {None, deleted}

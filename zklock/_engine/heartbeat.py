@@ -66,7 +66,7 @@ class Heartbeat:
     def __init__(self) -> None:
         self._numbers = count()
         self._under_way: dict[int, float] = {}  # its number: when it was sent
-        self._touches: set[int] = set()  # those under way that prove nothing
+        self._proofs: set[int] = set()  # those under way that prove something
         self._took = 0.0  # the newest answer
         self._last = -math.inf
         self._soon = True
@@ -79,7 +79,7 @@ class Heartbeat:
     def forget(self) -> None:
         """Forget those that are under way: their connection is over."""
         self._under_way.clear()
-        self._touches.clear()
+        self._proofs.clear()
         self._took = 0.0
 
     def take(
@@ -97,13 +97,13 @@ class Heartbeat:
             return None
         number = next(self._numbers)
         self._under_way[number] = now
-        if not proves:
-            self._touches.add(number)
+        if proves:
+            self._proofs.add(number)
         return DueHeartbeat(number, proves)
 
     def answered(self, number: int, now: float, timeout: float) -> None:
         """Note an answer; one to a forgotten heartbeat counts for nothing."""
-        self._touches.discard(number)
+        self._proofs.discard(number)
         sent = self._under_way.pop(number, None)
         if sent is None:
             return
@@ -133,7 +133,7 @@ class Heartbeat:
         return self._took >= late or now >= self._oldest + late
 
     def _next(self, now: float, timeout: float, held: bool) -> float:
-        if self._soon and len(self._under_way) == len(self._touches):
+        if self._soon and not self._proofs:
             return -math.inf
         hurried = held and self._late(now, timeout)
         return self._last + timeout / (HURRIED if hurried else HEARTBEATS)

@@ -319,10 +319,7 @@ def refuse_strangers(path: str, me: names.Name, listing: Listing) -> Recipe[None
     Whoever made it may hold the lock. It is enough to look once for each contender: nobody can
     come in before it later.
     """
-    while len(listing.names) > len(listing.queue.contenders):
-        found = names.strangers(listing.names, me)
-        if not found:
-            return
+    while found := names.strangers(listing.names, me):
         answers = yield tuple(Exists(f"{path}/{name}") for name in found)
         for name, answer in zip(found, answers, strict=True):
             check(answer, Failure.DROPPED, Failure.MISSING)
