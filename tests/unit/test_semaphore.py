@@ -711,6 +711,15 @@ def test_an_impatient_contender_that_cannot_see_says_so(place: int) -> None:
         impatient.recipe.send(impatient.idle_but(place, OTHER))
 
 
+@pytest.mark.parametrize("place", range(1, 4))
+def test_an_impatient_contender_that_may_not_see_all_but_who_is_before_it_says_so(
+    place: int,
+) -> None:
+    impatient = Impatient()
+    with pytest.raises(AccessDenied):
+        impatient.recipe.send(impatient.idle_but(place, failure(Failure.DENIED, ROOT)))
+
+
 @pytest.mark.parametrize("place", range(4))
 def test_an_impatient_contender_looks_again_after_a_lost_reply(place: int) -> None:
     impatient = Impatient()
@@ -848,6 +857,32 @@ def test_a_limit_that_cannot_be_read_or_written_is_an_error(make: Any, answers: 
         recipe.send((answer,))
     with pytest.raises(ZkLockError):
         recipe.send((answers[-1],))
+
+
+@pytest.mark.parametrize("root", [MISSING, node(ROOT)])
+def test_a_path_is_not_made_where_nobody_has_set_a_limit(root: Any) -> None:
+    taker = entry(patient=True)
+    recipe: Any = lock_recipe.acquire(taker)
+    next(recipe)
+    assert recipe.send((MISSING, MISSING)) == (Read(ROOT),)
+    with pytest.raises(LimitMismatch, match="no limit yet"):
+        recipe.send((root,))
+
+
+def test_a_path_is_made_where_a_limit_is_set() -> None:
+    recipe: Any = lock_recipe.acquire(entry(patient=True))
+    next(recipe)
+    assert recipe.send((MISSING, MISSING)) == (Read(ROOT),)
+    make, create, look = recipe.send((node(ROOT, b"2"),))
+    assert (make, type(create), look) == (MakePath(LOCKS), Create, List(LOCKS))
+
+
+def test_a_turn_without_a_limit_is_an_error_and_a_missing_root_is_made() -> None:
+    recipe = begun(entry(patient=True).turn(FencingToken(7, 1)), (Read(ROOT),))
+    assert recipe.send((MISSING,)) == (MakePath(ROOT),)
+    assert recipe.send((None,)) == (Read(ROOT),)
+    with pytest.raises(LimitMismatch, match="no limit yet"):
+        recipe.send((node(ROOT),))
 
 
 def limited(one: semaphore.Entry) -> semaphore.Entry:
