@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 from tests.contract.struck import Moments
 from tests.fakes import Client, FakeGrant, Server, failure, outcome, settle
 from zklock import _engine
+from zklock._engine import attempt as engine
 from zklock._engine.attempt import Attempt
 from zklock._engine.transition_table import IllegalStep
 from zklock._recipes import lock as lock_recipe, names
@@ -359,3 +361,78 @@ def test_a_second_interrupt_while_the_first_is_seen_to_leaves_nothing(
         if not moments.where:
             break
     assert at > 3
+
+
+def withdraws(
+    scene: Callable[..., Callable[[], object]], at: int
+) -> tuple[Moments, Attempt[Any], list[str], list[str]]:
+    """Have one call of ``cancel`` interrupted, and nothing else done; return what comes of it.
+
+    The last two: the contenders that are left beside others', and who was told of the end.
+    """
+    server, moments = Server(), Moments(folder=ENGINE)
+    client, other = Swift(server), Swift(server)
+    attempt = client.acquire(entry())
+    cancel = scene(client, other, attempt)
+    told: list[str] = []
+    attempt.when_done(lambda: told.append("over"))
+    before = {grant.path for grant in server.grants}
+    moments.run(cancel, at)
+    settle([client, other])
+    left = {f"{PATH}/{name}" for name in server.tree.names(PATH)} - before
+    return moments, attempt, sorted(left), told
+
+
+@pytest.mark.hazard("H9")
+@pytest.mark.parametrize("scene", [waiting, under_way, parked])
+def test_what_was_given_up_is_over_though_an_interrupt_strikes(scene: Any) -> None:
+    """Nobody gives up a second time."""
+    for at in count(2):  # at the first moment, nothing is decided yet
+        moments, attempt, left, told = withdraws(scene, at)
+        if not moments.where:
+            break
+        assert attempt.done, moments.where
+        assert attempt.result() is None, moments.where
+        assert (left, told) == ([], ["over"]), moments.where
+    assert at > 5
+
+
+@pytest.mark.hazard("H28")
+def test_a_handler_that_has_interrupted_the_host_gives_up_at_once() -> None:
+    """The withdrawal is left to the host's own thread."""
+    server = Server()
+    client, other = Client(server), Client(server)
+    other.acquire(entry()).start()
+    settle([other])
+    attempt = client.acquire(entry()).start()
+    settle([client])
+    sent = list(client.sent)
+    client.interrupted = True
+    assert attempt.cancel()
+    assert attempt.done
+    assert client.sent == sent
+    client.interrupted = False
+    settle([client])
+    assert len(server.tree.names(PATH)) == 1
+
+
+def test_an_error_of_the_host_is_raised_where_a_handler_may_have_raised_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On other threads it is logged: they bring the news to others, too."""
+
+    def fails() -> None:
+        raise MemoryError
+
+    for interrupted in (False, True):
+        monkeypatch.setattr(engine, "may_be_interrupted", lambda said=interrupted: said)
+        client = Client(Server())
+        attempt = client.acquire(entry())
+        monkeypatch.setattr(attempt, "_started", fails)
+        with pytest.raises(MemoryError) if interrupted else contextlib.nullcontext():
+            attempt.start()
+        settle([client])
+        with pytest.raises(MemoryError):
+            attempt.result()
+        told = [record.message for record in caplog.records]
+        assert told == ["an acquire was interrupted; cleaning up"]

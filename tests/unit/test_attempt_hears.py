@@ -68,7 +68,7 @@ class Moment:
 def moment(monkeypatch: pytest.MonkeyPatch) -> Moment:
     moment = Moment()
     monkeypatch.setattr(engine, "threading", SimpleNamespace(get_ident=lambda: moment.thread))
-    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: moment.now))
+    monkeypatch.setattr(engine, "clock", lambda: moment.now)
     return moment
 
 
@@ -333,3 +333,24 @@ def test_what_is_under_way_is_left_to_others(host: Reading, moment: Moment, how:
     attempt.wait(0.0)
     assert host.seen == []
     assert host.left == [FIRST]
+
+
+@pytest.mark.parametrize("thread", [ME, 1, -1])
+def test_who_has_given_up_does_not_read_how_its_node_goes(
+    host: Reading, moment: Moment, thread: int
+) -> None:
+    """It may be about to raise, and wait for nothing."""
+
+    def leaves() -> Recipe[None]:
+        try:
+            yield FIRST
+            yield Pause(1.0)
+        except Cancelled:
+            yield SECOND
+
+    moment.thread = thread
+    attempt = engine.Attempt(host, leaves()).start(awaited=True)
+    assert host.awaited == [FIRST]
+    attempt.cancel()
+    host.answer(None)
+    assert (host.awaited, host.sent) == ([FIRST], [SECOND])

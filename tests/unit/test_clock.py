@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import runpy
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import zklock
+from zklock._engine.future import Future
+from zklock.fencing import FileGuard, MemoryGuard
 
 FILE = Path(zklock.__file__).parent / "_ground" / "clock.py"
 AWAKE, ASLEEP = 100.0, 5000.0
@@ -63,3 +67,26 @@ def test_a_jump_of_the_time_of_day_changes_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_where_no_clock_counts_a_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(TimesElsewhere(), monkeypatch)() == AWAKE
+
+
+@pytest.mark.parametrize("which", ["an acquire", "a guard in memory", "a guard of a file"])
+def test_timeouts_end_while_a_test_has_frozen_the_time(
+    which: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As freezegun does."""
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: 0.0)
+    token = zklock.FencingToken(7, 33)
+    if which == "an acquire":
+        assert not Future[None]().wait(0.02)
+    elif which == "a guard in memory":
+        guard = MemoryGuard("report", timeout=0.02)
+        with guard.hold(token), pytest.raises(zklock.NoAnswer):
+            guard.claim(token)
+    else:
+        file = FileGuard(tmp_path / "report", timeout=0.02)
+        file.create()
+        with (tmp_path / "report.fence").open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(zklock.NoAnswer):
+                file.claim(token)

@@ -37,11 +37,11 @@ def contend(world: World, place: Place, patient: bool) -> Attempt[object]:
     return world.session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
 
 
-def begin(world: World) -> Waiter:
+def begin(world: World, *, patient: bool = True) -> Waiter:
     """Begin to wait for the lock; nothing is answered yet."""
     terms = GrantOptions(PATH, "me", Grant, keep=KEEP)
     place = place_of(world.session, PATH)
-    return Waiter(place, terms, partial(contend, world), patient=True).start()
+    return Waiter(place, terms, partial(contend, world), patient=patient).start()
 
 
 def wait(world: World) -> Waiter:
@@ -151,6 +151,23 @@ def test_who_waits_is_told_though_an_interrupt_strikes_who_tells(
             released(world, waiters[1])
     world.run()
     assert told == ["struck", "struck"]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_an_idle_one_that_may_not_be_granted_now_is_exchanged(
+    world: World, monkeypatch: pytest.MonkeyPatch, patient: bool
+) -> None:
+    """As after a pause: who does not wait can wait for an answer."""
+    released(world, wait(world))
+    (idle,) = nodes(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.session, "may_grant", lambda paths: False)
+        waiter = begin(world, patient=patient)
+    world.run()
+    grant = waiter.result()
+    assert grant is not None
+    assert grant.held
+    assert nodes(world) == [grant.path] != [idle]
 
 
 def test_what_another_grant_has_replaced_leaves_no_alarm(world: World) -> None:

@@ -95,8 +95,8 @@ SEEDED = {
         Bend(
             Place,
             "_free",
-            "kept.watched and self._unused(kept)",
-            "self._unused(kept)",
+            "unused and kept.watched and self._may_grant(kept)",
+            "unused and self._may_grant(kept)",
         ),
         found="before the watch is answered",
         bounds=STRANGER,
@@ -227,7 +227,7 @@ SEEDED = {
         bounds=IMPATIENT,
     ),
     "who has no patience waits for a body": Seeded(
-        Bend(Place, "join", "kept is not None and not self._unused(kept)", "False"),
+        Bend(Place, "join", "kept is not None and kept.idle is None", "False"),
         found="who has no patience waits",
         bounds=IMPATIENT,
     ),
@@ -258,7 +258,7 @@ SEEDED = {
         bounds=TROUBLED,
     ),
     "an idle node is taken when the lease is not live": Seeded(
-        Bend(Place, "_unused", "self._may_grant(kept)", "True"),
+        Bend(Place, "_free", "self._may_grant(kept)", "True"),
         found="the lease is not live",
         bounds=TROUBLED,
     ),

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -29,6 +28,7 @@ from zklock._engine.attempt_state import AttemptEvent, Stage
 from zklock._engine.grant import GrantOptions
 from zklock._engine.ports import Pending, SessionPort
 from zklock._engine.transition_table import IllegalStep
+from zklock._ground.clock import clock
 from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import (
@@ -177,9 +177,9 @@ class Attempt(Pending[T]):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
         if self._awaited and not self._outcome:
-            end = math.inf if timeout is None else time.monotonic() + timeout
+            end = math.inf if timeout is None else clock() + timeout
             if self._hear(end) and timeout is not None:
-                timeout = max(0.0, end - time.monotonic())
+                timeout = max(0.0, end - clock())
         self._hear_no_more()
         return bool(self._outcome) or super().wait(timeout)
 
@@ -198,7 +198,7 @@ class Attempt(Pending[T]):
         """
         heard: object = None
         left = None
-        while not self._outcome and (end is None or (left := end - time.monotonic()) > 0):
+        while not self._outcome and (end is None or (left := end - clock()) > 0):
             asked = self._stay.asked if self._stay is not None else None
             if isinstance(asked, tuple):
                 batch: Batch = asked

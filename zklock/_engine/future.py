@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from zklock._ground.clock import clock
 from zklock._ground.events import Event
 
 T = TypeVar("T")
@@ -67,9 +67,9 @@ class Future(Generic[T]):
             come = Event()
             self.when_done(come.set)
             limit = self.limit(timeout, come.set)
-            end = math.inf if limit is None else time.monotonic() + limit
+            end = math.inf if limit is None else clock() + limit
             # In turns: an interrupt may have struck the thread that was about to set the event.
-            while not (self._outcome or come.is_set()) and (left := end - time.monotonic()) > 0:
+            while not (self._outcome or come.is_set()) and (left := end - clock()) > 0:
                 come.wait(min(left, _TURN))
         return bool(self._outcome)
 

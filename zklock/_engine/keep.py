@@ -232,7 +232,7 @@ class Place:
         """Note who waits; ``False``: it does not wait, and the lock is not free. With the guard."""
         kept = self._kept
         busy = self._waiters or self._contender is not None
-        if not waiter.patient and (busy or (kept is not None and not self._unused(kept))):
+        if not waiter.patient and (busy or (kept is not None and kept.idle is None)):
             return False
         self._waiters[waiter] = None
         if self.lacks_contender:
@@ -389,12 +389,8 @@ class Place:
 
     def _free(self, kept: Kept) -> bool:
         """Whether an acquire may have the znode now."""
-        return kept.watched and self._unused(kept)
-
-    def _unused(self, kept: Kept) -> bool:
-        """Whether an acquire may have the znode, now or when the queue is watched."""
         unused = kept.idle is not None and not kept.asked
-        return unused and (not kept.watched or self._may_grant(kept))
+        return unused and kept.watched and self._may_grant(kept)
 
     def _may_grant(self, kept: Kept) -> bool:
         return self.session.may_grant((kept.claim.path,))

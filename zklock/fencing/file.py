@@ -16,6 +16,7 @@ import weakref
 from pathlib import Path
 from typing import TypeAlias
 
+from zklock._ground.clock import clock
 from zklock._ground.interrupts import raised_by_the_call
 from zklock._ground.numbers import check_number
 from zklock.errors import NoAnswer
@@ -119,7 +120,7 @@ class FileGuard:
                     return parse_mark(self.resource, str(self._mark), text)
 
     def _change(self, token: FencingToken, content: memoryview | None) -> None:
-        end = time.monotonic() + self._timeout
+        end = clock() + self._timeout
         while not self._attempt(token, content, end):
             pass
 
@@ -209,7 +210,7 @@ class FileGuard:
             except BaseException:
                 mark.close()
                 raise
-            if time.monotonic() >= end:
+            if clock() >= end:
                 raise NoAnswer(
                     f"{self.resource}: another process has been writing for {self._timeout:g} s: "
                     "nothing has changed, try again"

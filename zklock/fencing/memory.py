@@ -7,7 +7,6 @@ import contextlib
 import functools
 import queue
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from zklock._engine.callbacks import check_callbacks, ran
 from zklock._ground.async_event import AsyncEvent
-from zklock._ground.clock import check_timeout
+from zklock._ground.clock import check_timeout, clock
 from zklock._ground.numbers import check_int
 from zklock._ground.process import this_process
 from zklock.errors import GuardUnusable, NoAnswer, WouldDeadlock
@@ -335,12 +334,12 @@ class _Line:
 
     def take(self, place: _Place, timeout: float | None) -> bool:
         """Join the line and wait for the turn; False if it does not come in time."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else clock() + timeout
         pokes: queue.SimpleQueue[None] = queue.SimpleQueue()
         place.poke = functools.partial(pokes.put, None)
         self._join(place)
         while self._first() is not place:
-            left = _NET if end is None else min(_NET, end - time.monotonic())
+            left = _NET if end is None else min(_NET, end - clock())
             if left <= 0:
                 return False
             with contextlib.suppress(queue.Empty):
@@ -349,12 +348,12 @@ class _Line:
         return True
 
     async def take_async(self, place: _Place, timeout: float | None) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else clock() + timeout
         poked = AsyncEvent()
         place.poke = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, poked.set)
         self._join(place)
         while self._first() is not place:
-            left = _NET if end is None else min(_NET, end - time.monotonic())
+            left = _NET if end is None else min(_NET, end - clock())
             if left <= 0:
                 return False
             await poked.wait(left)

@@ -29,6 +29,7 @@ from kazoo.exceptions import (
     ThrottledOpError,
 )
 
+from zklock._ground.clock import clock
 from zklock._ground.numbers import check_number
 from zklock._kazoo.client import check_process, check_type, closed_error
 from zklock._kazoo.failures import translate
@@ -74,7 +75,7 @@ class Deadline:
             raise error
         timeout = _check_timeout(timeout)
         self._too_late = client.handler.timeout_exception
-        self._end = time.monotonic() + timeout
+        self._end = clock() + timeout
         self._path = path
         self._timeout = timeout
 
@@ -84,7 +85,7 @@ class Deadline:
         ``changes``: what was asked changes something. A ``NoAnswer`` with a cause may be repeated:
         nothing was changed.
         """
-        left = max(0.001, self._end - time.monotonic())
+        left = max(0.001, self._end - clock())
         try:
             return answer.get(timeout=min(left, threading.TIMEOUT_MAX))
         except self._too_late:
@@ -136,7 +137,7 @@ class Deadline:
 
     def repeat(self, error: NoAnswer) -> None:
         """Wait a moment, if the question may be asked again and there is time; else raise."""
-        if error.__cause__ is None or time.monotonic() >= self._end:
+        if error.__cause__ is None or clock() >= self._end:
             raise error
         # kazoo may answer so at once until it has seen that the connection is gone.
         time.sleep(0.01)

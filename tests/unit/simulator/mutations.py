@@ -654,7 +654,7 @@ MUTATIONS = {
         found="left waiting",
     ),
     "an idle grant is used when its lease has lapsed": Mutation(
-        Bend(Place, "_unused", "self._may_grant(kept)", "True"),
+        Bend(Place, "_free", "self._may_grant(kept)", "True"),
         Bend(Session, "_lose_one", "grant._place is not None", "False"),
         kind=KEPT,
         faults=("cut off", "freeze"),
@@ -666,8 +666,8 @@ MUTATIONS = {
         Bend(
             Place,
             "_free",
-            "kept.watched and self._unused(kept)",
-            "self._unused(kept)",
+            "unused and kept.watched and self._may_grant(kept)",
+            "unused and self._may_grant(kept)",
         ),
         kind=KEPT,
         found="somebody else waits",
