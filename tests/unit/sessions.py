@@ -290,6 +290,7 @@ class FakeExecutor:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.ends = 0
 
     def ready(self) -> None:
         self._world.check_free()
@@ -302,6 +303,7 @@ class FakeExecutor:
 
     def end(self) -> None:
         """They end in the background."""
+        self.ends += 1
 
 
 class FakeStore:

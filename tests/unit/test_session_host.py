@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -492,6 +493,9 @@ def test_so_many_go_on_after_a_lost_connection_before_there_is_an_answer(
     attempts = [world.ask_for(path) for path in paths]
     world.latency = 0.1
     world.connect()
+    world.run()
+    world.session._worker.wake()
+    world.run()
     begun = []
     for _ in range(4):
         begun.append(len(world.requests(Create)))
@@ -1371,3 +1375,79 @@ def test_a_forked_child_begins_with_nothing_to_do(world: World) -> None:
     world.free = True
     session.remaining()
     assert forgotten == [grant]
+
+
+# What it says, and to whom.
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, ")"), (20, ")"), (22, ", and 2 more")])
+def test_locks_that_are_lost_together_are_told_of_in_one_line(
+    world: World, caplog: pytest.LogCaptureFixture, count: int, more: str
+) -> None:
+    for number in range(count):
+        world.server.make_path(f"/lock{number}")
+    attempts = [world.ask_for(f"/lock{number}") for number in range(count)]
+    world.run()
+    assert all(attempt.made == (attempt.result(),) for attempt in attempts)
+    world.session.on_give_up()
+    world.run()
+    assert not any(attempt.result().held for attempt in attempts)
+    (said,) = [each.getMessage() for each in caplog.records if "lost" in each.getMessage()]
+    assert said.startswith(f"{count} locks of one session lost at")
+    assert said.count("(token ") == min(count, 20)
+    assert said.endswith(more)
+
+
+def test_an_error_when_the_session_is_given_up_does_not_end_who_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(reason: LossReason) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(world.session, "_end_session", fails)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(world.session.on_give_up).result()
+    assert "an error in zklock" in caplog.text
+
+
+def test_nothing_is_asked_while_the_interpreter_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "is_finalizing", lambda: True)
+        with pytest.raises(ZkLockError, match="shutting down"):
+            world.session.check_usable()
+    world.session.check_usable()
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_the_threads_of_callbacks_end_in_a_forked_child(world: World, forked: bool) -> None:
+    executor: Any = world.session._executor
+    world.session._forked = forked
+    world.session.notify([])
+    assert executor.ends == forked
+
+
+def test_who_does_not_say_so_does_not_hear_the_answers(world: World) -> None:
+    store: Any = world.session._store
+    world.session.send_batch((Exists(PATH),), lambda _: None)
+    world.session.send_batch((Exists(PATH),), lambda _: None, True)
+    assert store.awaited == [(Exists(PATH),)]
+    assert world.session.hear == store.hear
+
+
+def test_a_connected_client_of_others_can_be_looked_after() -> None:
+    world = World(wired=False)
+    world.connect()
+    world.begin(LeaseSettings())
+    assert world.ask_for() is not None
+    world.run()
+
+
+def test_a_node_that_is_about_to_be_deleted_is_forgotten(world: World) -> None:
+    world.server.make_path(PATH)
+    made(world)
+    world.run()
+    (node,) = world.session._nodes
+    world.session.forget(node)
+    assert list(world.session._nodes) == []
