@@ -19,7 +19,7 @@ def making(path: str) -> Generator[tuple[bool, str], Any, None]:
     that for one that this client may not read, though it may create below it. And it fails if an
     ancestor is deleted meanwhile.
 
-    Raises ``NoNodeError`` only if the client's chroot is missing.
+    Makes the client's chroot, too. Raises ``NoNodeError`` only if the chroot's parent is missing.
     """
     missing = [path]
     refused: dict[str, Exception] = {}  # taken for there: why they could not be made
