@@ -374,9 +374,9 @@ class GatewaySocket(HandshakingSocket):
 
     def _listen(self) -> None:
         """Let the reader listen, and no caller. The caller of this is who may receive."""
-        self.reading = None
         self._poller.modify(self.fileno(), select.POLLIN | (select.POLLOUT if self._full else 0))
         self._listens = True
+        self.reading = None  # last: who is interrupted before still counts as late
 
     def _stop(self, end: OSError | bool) -> None:
         """Let nothing more out; kazoo still gets what has arrived before."""
