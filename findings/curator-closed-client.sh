@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The guess: who closes a CuratorFramework gives up what it held, and learns of it: LeaderLatch.hasLeadership() is False,
+# The guess: who closes a CuratorFramework gives up what it held and learns of it: LeaderLatch.hasLeadership() is False,
 #   notLeader() is called, a LeaderSelector's takeLeadership() is interrupted, as after LOST.
 # Instead: close() ends the session at once, so that the next one leads; but it empties the list of listeners and sends
 #   no LOST. The closed client's latch stays leader for ever and its takeLeadership() runs on beside the other one's;
