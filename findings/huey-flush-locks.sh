@@ -19,7 +19,6 @@ python=$dir/venv/bin/python
   { cat "$dir/pip.log" >&2; exit 69; }
 
 cat >"$dir/jobs.py" <<'PYTHON'
-import os
 import time
 from pathlib import Path
 

