@@ -1364,6 +1364,26 @@ class TestACallerThatReads:
         assert landing.done.wait(SOON)
         assert not kazoo.handler.hear(BATCH, SOON)
 
+    def test_leaves_to_the_reader_what_a_signal_handler_of_its_own_waits_for(
+        self, kazoo: Kazoo, rides: Rides
+    ) -> None:
+        landing, heard = Landing(rides, "/b"), threading.Event()
+        rides.then = heard.set
+        told: list[bool] = []
+
+        def interrupted(error: int | None, body: bytes) -> None:
+            rides.ride("/handler")
+            kazoo.far.sendall(answers(sent[1]) + answers(sent[1] + 1))
+            told.append(heard.wait(SOON))
+
+        first = rides.rider("/a")._replace(hear=interrupted, landing=landing)
+        kazoo.handler.write([first, *landing.riders], landing)
+        sent = numbers(split(kazoo.far.recv(65536)))
+        kazoo.far.sendall(answers(sent[0]))
+        assert kazoo.handler.hear(BATCH, SOON)
+        assert told == [True]
+        assert landing.done.wait(SOON)
+
     def test_whose_time_is_over_leaves_it_to_the_reader(self, kazoo: Kazoo, rides: Rides) -> None:
         landing, sent = self.departed(kazoo, rides, "/a")
         assert kazoo.handler.hear(BATCH, 2 * gateway.LONGEST)

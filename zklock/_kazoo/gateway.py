@@ -133,6 +133,7 @@ class GatewaySocket(HandshakingSocket):
         self.reading: Awaited | None = None
         self.teller = 0
         self._reads_until = 0.0  # the caller listens until then
+        self._reads_by = 0  # the thread that does so
         self._orphans: dict[Awaited, None] = {}  # what callers are taking the replies to
         self._struck = False  # an exception has struck in a step, perhaps even before shut_down()
         self._may_open = False
@@ -280,6 +281,8 @@ class GatewaySocket(HandshakingSocket):
         if self._struck:
             self.shut_down()
         try:
+            if landing is None and self._reads_by == threading.get_ident():
+                self._reads_until = 0.0  # a signal handler that has interrupted it may wait
             self._end_late_reading()
             before = self.state.queued()
             if before or self._later or not self.open:
@@ -401,7 +404,7 @@ class GatewaySocket(HandshakingSocket):
         lent = awaited is not None and awaited is self.reading and awaited.batch is batch
         if awaited is None or not lent or number < 0:
             return False
-        self._reads_until = clock() + LONGEST
+        self._reads_until, self._reads_by = clock() + LONGEST, threading.get_ident()
         try:
             poll = select.poll()
             poll.register(number, select.POLLIN)
@@ -413,7 +416,7 @@ class GatewaySocket(HandshakingSocket):
             goes_on = more and not awaited.over
         finally:
             if self.reading is awaited:  # else another one reads
-                self._reads_until = 0.0
+                self._reads_until = self._reads_by = 0
             if not goes_on:
                 with self._receiving:
                     if self.reading is awaited:
