@@ -130,6 +130,21 @@ def test_the_lock_can_be_had_though_an_interrupt_strikes_as_it_is_granted(
 
 
 @pytest.mark.hazard("H9")
+@pytest.mark.parametrize("where", ["within", "after"])
+def test_who_is_granted_what_was_struck_is_told_why_however_soon_that_is_seen_to(
+    world: World, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The session's own thread may be the first to tell."""
+    waiter = begin(world)
+    monkeypatch.setattr(world.session, "post", lambda job: job())
+    with interrupted(world, where, Limit):
+        world.run()
+    world.run()
+    with pytest.raises(Limit):
+        waiter.result()
+
+
+@pytest.mark.hazard("H9")
 @pytest.mark.parametrize("given_up", [False, True])
 def test_who_waits_is_told_though_an_interrupt_strikes_who_tells(
     world: World, given_up: bool

@@ -307,12 +307,6 @@ class Place:
             kept.asked, kept.idle = True, self.session.now()
         return kept
 
-    def doubt(self, path: str, error: BaseException) -> None:
-        """Let nobody in on a znode that is about to be ``torn``. Takes no lock."""
-        kept = self._kept
-        if kept is not None and kept.claim.path == path:
-            kept.doubt, kept.asked = error, True
-
     def torn(self, path: str) -> None:
         """Lose a znode that its contender deletes: it was interrupted when it was granted."""
         with self.session.guard:

@@ -428,8 +428,11 @@ class Session(NotCopyable, WireObserver):
                 self._heartbeat.soon()
         except BaseException as error:
             if torn is not None:
+                # Nothing is called before ``post``: a second interrupt comes in after that.
+                kept = place._kept
+                if kept is not None and kept.claim is claim:  # nobody is let in any more
+                    kept.doubt, kept.asked = error, True
                 self.post(torn)
-                place.doubt(claim.path, error)
             raise
         self._worker.wake()
         return None
