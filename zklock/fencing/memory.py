@@ -317,10 +317,8 @@ class _Place:
     @property
     def alive(self) -> bool:
         """Whether somebody stands here."""
-        forked = self._process != this_process()
-        return self.owner() is not None and not (
-            forked and self._thread != threading.main_thread().ident
-        )
+        ours = self._process == this_process() or self._thread == threading.main_thread().ident
+        return ours and self.owner() is not None
 
 
 class _Line:
