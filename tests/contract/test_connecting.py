@@ -361,6 +361,44 @@ def test_silent_addresses_of_one_name_cost_no_lock(
     assert not losses.losses
 
 
+@contextlib.contextmanager
+def deaf(port: int, addresses: list[str]) -> Iterator[None]:
+    """Have servers at these addresses that accept no connection: who tries hears nothing."""
+    with contextlib.ExitStack() as stack:
+        for each in addresses:
+            stack.enter_context(socket.create_server((each, port), backlog=0))
+            for _ in range(3):  # the system takes one or two before the queue is full
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex((each, port))
+            with pytest.raises(TimeoutError):
+                socket.create_connection((each, port), 0.2)
+        yield
+
+
+@pytest.mark.hazard("H23")
+@pytest.mark.parametrize(("servers", "dead"), [(3, 1), (3, 2), (5, 2), (5, 4)])
+def test_servers_that_accept_nothing_cost_no_lock(
+    zklock_proxy: FaultProxy, zklock_connect: Any, zklock_path: str, servers: int, dead: int
+) -> None:
+    """kazoo tries them in what is left of its round, and once more in the next one."""
+    port = zklock_proxy.port
+    alive, *others = [f"127.0.0.{number + 1}" for number in range(servers)]
+    silent, refusing_ones = others[:dead], others[dead:]
+    hosts = [f"{each}:{port}" for each in (alive, *silent, *refusing_ones)]
+    client = zklock_connect(",".join(hosts), timeout=10.0, randomize_hosts=False)
+    losses = Losses()
+    states: list[str] = []
+    with zklock.Lock(client, zklock_path, on_lost=losses) as grant:
+        client.add_listener(states.append)
+        client.set_hosts([*hosts[1:], hosts[0]])  # from the next round on
+        with deaf(port, silent):
+            zklock_proxy.drop()
+            wait_for(lambda: losses.losses or states[1:] == ["CONNECTED"], SOON, "a new connection")
+        grant.verify(SOON)
+    assert not losses.losses
+
+
 def test_credentials_may_be_added_while_requests_are_under_way(
     zklock_connect: Any, zklock_path: str
 ) -> None:

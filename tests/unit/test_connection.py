@@ -66,6 +66,7 @@ def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_
 
 
 Hosts = dict[str, list[str]]
+WANTED = 36.0
 
 
 def tries(monkeypatch: pytest.MonkeyPatch, handler: Handler, hosts: Hosts) -> list[float]:
@@ -74,7 +75,7 @@ def tries(monkeypatch: pytest.MonkeyPatch, handler: Handler, hosts: Hosts) -> li
 
     def connect(_: Handler, **options: float) -> None:
         waits.append(options["timeout"])
-        raise TimeoutError
+        raise ConnectionRefusedError
 
     def look_up(host: str, port: int, *_: int) -> list[tuple[Any, ...]]:
         if not hosts[host]:
@@ -85,12 +86,14 @@ def tries(monkeypatch: pytest.MonkeyPatch, handler: Handler, hosts: Hosts) -> li
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     for host, addresses in hosts.items():
         for address in addresses:
-            with pytest.raises(TimeoutError):
-                handler.create_connection(address=(address, 1), hostname=host, timeout=12.0)
+            with pytest.raises(ConnectionRefusedError):
+                handler.create_connection(address=(address, 1), hostname=host, timeout=WANTED)
     return waits
 
 
 class TestTheTimeForAServer:
+    """All together: a third of the session timeout, as long as not all of them were silent."""
+
     def test_is_shared_by_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         handler = Handler()
         handler.serve_hosts([("a", 1), (" b", 1), ("c", 1)])
@@ -114,9 +117,9 @@ class TestTheTimeForAServer:
         pair = Pair(handler)
         pair.far.sendall(CONNECTED)
         assert handler.select([pair.socket], [], [], 5) == ([pair.socket], [], [])
-        handler.session_timeout = 6.0
-        assert tries(monkeypatch, handler, {"a": ["2", "3", "4", "5", "6"]}) == 5 * [1.0]
         pair.close()
+        handler.session_timeout = 18.0
+        assert tries(monkeypatch, handler, {"a": ["2", "3", "4", "5", "6"]}) == 5 * [1.0]
 
     def test_is_so_if_a_name_cannot_be_looked_up_again(
         self, monkeypatch: pytest.MonkeyPatch
@@ -124,9 +127,48 @@ class TestTheTimeForAServer:
         handler = Handler()
         handler.serve_hosts([("a", 1)])
         tries(monkeypatch, handler, {"a": []})
-        with pytest.raises(TimeoutError):
-            handler.create_connection(address=("1", 1), hostname="a", timeout=12.0)
+        with pytest.raises(ConnectionRefusedError):
+            handler.create_connection(address=("1", 1), hostname="a", timeout=WANTED)
         assert handler.servers == 1
+
+    def test_is_not_shared_with_what_is_no_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """``KazooClient.command()`` names a port as the host, and the whole session timeout."""
+        handler = Handler()
+        handler.serve_hosts([("a", 1)])
+        pair = Pair(handler)
+        assert tries(monkeypatch, handler, {"1": ["1"]}) == [WANTED]
+        assert tries(monkeypatch, handler, {"1": ["1"]}) == [WANTED]
+        assert handler.servers == 1
+        pair.close()
+        assert tries(monkeypatch, handler, {"a": ["1"]}) == [6.0]
+
+    def test_is_longer_where_all_were_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handler = Handler()
+        handler.serve_hosts([("a", 1), ("b", 1)])
+        waits = list[float]()
+
+        def connect(_: Handler, **options: float) -> None:
+            waits.append(options["timeout"])
+            raise TimeoutError
+
+        monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
+        for _ in range(4):
+            for host in ("a", "b"):
+                with pytest.raises(TimeoutError):
+                    handler.create_connection(address=("127.0.0.1", 1), hostname=host, timeout=36.0)
+        assert waits == [4.0, 4.0, 8.0, 8.0, 12.0, 12.0, 12.0, 12.0]
+
+
+def test_an_address_that_has_failed_is_passed_over_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handler = Handler()
+    handler.serve_hosts([("a", 1), ("b", 1), ("c", 1)])
+    hosts = {"a": ["1"], "b": ["2"], "c": ["3"]}
+    assert len(tries(monkeypatch, handler, {"a": ["1"]})) == 1
+    assert len(tries(monkeypatch, handler, {"a": ["1"]})) == 0
+    assert len(tries(monkeypatch, handler, {"b": ["2"], "c": ["3"]})) == 2
+    assert len(tries(monkeypatch, handler, hosts)) == 3
 
 
 @pytest.mark.parametrize("started", [0, 1, 2])

@@ -84,7 +84,7 @@ class Stepped(GatewaySocket):
     def step(self, seconds: float) -> None:
         """Receive what has come, or comes in so many seconds."""
         poll = select.poll()
-        if not (self._closed or self._end):
+        if not (self.closed or self._end):
             poll.register(self, select.POLLIN)
             if poll.poll(1000 * seconds):
                 self._receive()

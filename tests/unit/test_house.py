@@ -26,8 +26,8 @@ ROOMS = [
     "_pool",
 ]
 """From the ground up: a room imports those before it, and no other."""
-PURE = ["_election.candidate", "_election.observe"]
-"""The recipes of elections."""
+PURE = ["_election.candidate", "_election.observe", "_kazoo.sweep"]
+"""The recipes of elections, and the order in which addresses are tried."""
 GROUND = {"_version", "token", "errors"}
 """Public modules beside the rooms: they import each other and the ground."""
 WAITING = {

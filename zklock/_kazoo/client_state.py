@@ -1,7 +1,8 @@
 """What the connections of one client share: its session, its numbers, what is known of servers.
 
-- If a server accepts a connection and says nothing, it is given up after a share of the lease. Then
-  the next server is tried. kazoo alone waits for a whole session timeout.
+- If a server does not accept a connection, or accepts one and says nothing, it is given up after a
+  share of the lease. Then the next server is tried: see ``sweep``. kazoo alone waits for a whole
+  session timeout.
 - A server whose data is older than what the client has seen is noticed: see ``goes_back`` and
   ``not_resumed``.
 - Request numbers are not used twice in a session. kazoo starts from 1 on every connection. A
@@ -26,8 +27,8 @@ from zklock._ground.events import Event
 from zklock._ground.mutexes import Mutex
 from zklock._ground.process import this_process
 from zklock._ground.records import log_fields
-from zklock._kazoo.handshake import unanswered
 from zklock._kazoo.refusals import CLOSED, CLOSING, NO_SASL, Refusal, of_tls, refusal
+from zklock._kazoo.sweep import Sweep
 from zklock._kazoo.wake import Wakes
 
 log = logging.getLogger("zklock")
@@ -92,7 +93,7 @@ class ClientState:
         self._met: dict[str, str | Refusal] = {}  # by server: how far it came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for
         self._granted: float | None = None  # the newest one that a session began with
-        self._silent = 0  # silent servers since the last answer
+        self._sweep = Sweep()
         self._asked = clock()
         self._pings: list[tuple[float, float]] = []
         self._observer = WireObserver()
@@ -176,7 +177,7 @@ class ClientState:
     def connected(self, sent: float, timeout: float, resumed: bool) -> None:
         """Note a connection."""
         self.note(self.server, NO_SASL)
-        self._silent, self._start_by = 0, None
+        self._sweep, self._start_by = Sweep(), None
         self._looked_up.clear()
         self._not_resumed_at, self._refused = None, False
         with self._observing:
@@ -346,37 +347,32 @@ class ClientState:
     ) -> None:
         """Note that a server has ended a connection before it answered.
 
-        While the client starts, the server is asked why, for a second at most.
+        While the client starts, the server is asked why, for a second at most in all.
         """
         if self._start_by is None or not isinstance(another, partial):
             return
         if self.met(server) not in CLOSING:
             self.note(server, CLOSED)
         why = of_tls(error) if isinstance(error, ssl.SSLError) else None
-        seconds = min(_ASKING, self._start_by - clock())
+        until = min(self._start_by, clock() + _ASKING)
 
         def connect(tls: bool) -> Any:
-            sock = another(timeout=seconds, use_ssl=tls)
-            sock.settimeout(seconds)
+            left = until - clock()
+            if left <= 0:
+                raise TimeoutError
+            sock = another(timeout=left, use_ssl=tls)
+            sock.settimeout(left)
             return sock
 
-        if why is None and seconds > 0:
+        if why is None and clock() < until:
             why = refusal(connect, bool(another.keywords.get("use_ssl")))
         if why is not None:
             self.note(server, why)
 
     def was_silent(self) -> None:
         """Note that a server did not answer in its time."""
-        self._silent += 1
+        self._sweep.was_silent()
 
     def turn(self) -> float:
-        """Return how long to wait for the server that is tried now, in seconds.
-
-        The first wait is so short that a second server finds the lease alive. If all servers are
-        silent, each further round waits twice as long. In the end a wait is longer than a session
-        timeout: if requests arrive and answers do not, the session must be able to expire.
-        """
-        rounds = self._silent // self.servers
-        timeout = self.session_timeout or self._wanted
-        first = unanswered(timeout) / (self.servers + 1)
-        return min(1.5 * timeout, first * 2.0 ** min(rounds, 32))
+        """Return how long to wait for an answer of the server that is tried now, in seconds."""
+        return self._sweep.to_answer(self.session_timeout or self._wanted, self.servers)

@@ -116,9 +116,9 @@ class _Events:
 class GatewaySocket(HandshakingSocket):
     """What kazoo takes for its socket.
 
-    ``open``: it takes requests of ours. ``reading``: what a caller reads the replies to.
-    ``writes()``, ``receives()``: whether this thread is the one that does so now. ``teller``: the
-    thread that tells of events it has read while it waits.
+    ``open``: it takes requests of ours. ``closed``: kazoo has closed it. ``reading``: what a caller
+    reads the replies to. ``writes()``, ``receives()``: whether this thread is the one that does so
+    now. ``teller``: the thread that tells of events it has read while it waits.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class GatewaySocket(HandshakingSocket):
         self._sending = False  # the writer has begun to send what it holds
         self._buffer = memoryview(b"")  # what kazoo has begun to receive
         self._end: OSError | bool = False  # of what is received
-        self._closed = False
+        self.closed = False
         self._ended = False  # what was under way has been dropped
         # What waits, behind so many requests of kazoo's on this connection.
         self._later: deque[tuple[int, Sequence[WireRequest]]] = deque()
@@ -263,7 +263,7 @@ class GatewaySocket(HandshakingSocket):
         with self._receiving, self._writing:
             self.reading = None
             self._sock.close()
-            self._closed = True  # last: the reader ends when it sees this
+            self.closed = True  # last: the reader ends when it sees this
         self._wake_reader()
 
     def shut_down(self) -> None:
@@ -526,16 +526,16 @@ class GatewaySocket(HandshakingSocket):
         try:
             self._read()
         except Exception:
-            if not self._closed:
+            if not self.closed:
                 log.exception("the connection is dropped after an error", extra=log_fields())
         finally:
             self._stop(True)
-            while not self._closed:
+            while not self.closed:
                 self._await_close()
             self._end_reading()
 
     def _read(self) -> None:
-        while not (self._closed or self._end):
+        while not (self.closed or self._end):
             self._await_wake()
             self._receive()
 
@@ -594,7 +594,7 @@ class GatewaySocket(HandshakingSocket):
                     more = self.reading is None and self._receive_once()
                     self._frames.sort()
                 told, self._frames.told = self._frames.told, []
-                if self._full is not self._blocked and not self._closed:
+                if self._full is not self._blocked and not self.closed:
                     self._full = self._blocked
                     if self.reading is None:
                         self._listen()
@@ -614,7 +614,7 @@ class GatewaySocket(HandshakingSocket):
 
         A signal handler may have forked while a caller waited: what comes is the parent's.
         """
-        if self._closed or self._end or self._frames.broken or self.state.forked:
+        if self.closed or self._end or self._frames.broken or self.state.forked:
             return False
         try:
             if self.eager:

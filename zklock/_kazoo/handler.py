@@ -36,12 +36,14 @@ from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
 from zklock._kazoo.refusals import CLOSING, NO_KDC, no_ticket
 from zklock._kazoo.socket import _SILENT
+from zklock._kazoo.tls import SilentTls, make_context, secured
 from zklock._kazoo.wake import Wakes
 from zklock._kazoo.wire_request import Awaited, WireRequest
 from zklock._recipes.effects import Batch
 from zklock.errors import ClientUnusable
 
 _UNHEARD = "does not answer"
+_MUTE_TLS = "accepts connections, and does not answer TLS"
 
 
 def another_client() -> ClientUnusable:
@@ -100,24 +102,42 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         threads.begin(thread)
         return thread
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> GatewaySocket:
-        """Connect to a server; watch the connection if a session uses it."""
-        address = kwargs["address"] if "address" in kwargs else args[0]
-        host = str(kwargs.get("hostname") or address[0])
+    def create_connection(
+        self,
+        address: tuple[Any, ...],
+        hostname: Any = None,
+        timeout: float | None = None,
+        use_ssl: bool = False,
+        **files: Any,
+    ) -> GatewaySocket:
+        """Connect to a server; watch the connection if a session uses it.
+
+        Raises ``ConnectionRefusedError`` at once if others are to be tried first.
+        """
+        host = str(hostname or address[0])
         server = server_name(host, address[1])
-        if kwargs.get("timeout") is not None:
+        # kazoo has one for the session at a time: what it makes meanwhile is for something else.
+        begins = timeout is not None and (self._socket is None or self._socket.closed)
+        answer_within = math.inf
+        if timeout is not None and begins:
             self._count(server, host, address)
-            self._wanted = kwargs["timeout"]
-            kwargs["timeout"] = self._within(kwargs["timeout"])
+            self._wanted = timeout
+            if not self._sweep.takes((server, address[0]), self.servers):
+                raise ConnectionRefusedError(errno.EAGAIN, "it has just failed: others are tried")
+            timeout, answer_within = self._within(timeout), self.turn()
             if self.obtain_ticket is not None:
                 self._obtain_ticket(self.obtain_ticket, server, host)
-        another = partial(super().create_connection, *args, **kwargs)
+        another = partial(
+            self._open, address, server, hostname, timeout=timeout, use_ssl=use_ssl, **files
+        )
         if self.met(server) is None:  # else what the last try met counts until this one is over
             self.note(server, _UNHEARD)
         try:
-            sock = another()
-        except (TimeoutError, BlockingIOError):
-            self.note(server, _UNHEARD)
+            sock = another(answer_within=answer_within)
+        except (TimeoutError, BlockingIOError) as error:
+            self.note(server, _MUTE_TLS if isinstance(error, SilentTls) else _UNHEARD)
+            if begins:
+                self.was_silent()
             raise
         except (ssl.SSLError, BrokenPipeError, ConnectionResetError) as error:  # it has accepted
             self.turned_away(server, another, error)
@@ -129,6 +149,29 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         if self.met(server) not in CLOSING:  # else it may be about to close this one, too
             self.note(server, _SILENT)
         return self._connection(sock, self, server, another)
+
+    def _open(
+        self,
+        address: tuple[Any, ...],
+        server: str,
+        hostname: Any,
+        *,
+        timeout: float | None,
+        use_ssl: bool,
+        answer_within: float = math.inf,
+        **files: Any,
+    ) -> Any:
+        """Connect within ``timeout`` seconds, with TLS, which is waited for no longer than said."""
+        context = make_context(**files) if use_ssl else None
+        began = clock()
+        sock = super().create_connection(address=address, hostname=hostname, timeout=timeout)
+        if context is None:
+            return sock
+        if self.met(server) == _UNHEARD:
+            self.note(server, _MUTE_TLS)
+        if timeout is not None:
+            timeout = min(answer_within, began + timeout - clock())
+        return secured(sock, context, hostname, timeout)
 
     def _obtain_ticket(self, obtain: Callable[[str], object], server: str, host: str) -> None:
         """Get the Kerberos ticket for a server; without one, it is not asked, and tried again."""
@@ -143,9 +186,13 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         if self.met(server) is NO_KDC:
             self.note(server, _UNHEARD)
 
-    def _within(self, seconds: float) -> float:
-        """Return how long a server may take to accept a connection, in seconds."""
-        seconds = min(seconds, self.session_timeout or seconds) / (self.servers + 1)
+    def _within(self, wanted: float) -> float:
+        """Return how long a server may take to accept a connection, in seconds.
+
+        ``wanted`` is the session timeout that kazoo asks for.
+        """
+        least = min(wanted, self.session_timeout or wanted)
+        seconds = self._sweep.to_accept(least, self.servers)
         if self._start_by is not None:
             seconds = min(seconds, self._start_by - clock())
             if seconds <= 0:
