@@ -33,7 +33,7 @@ from tests.contract.support import (
     run,
 )
 from zklock import aio
-from zklock.testing import FaultProxy, ZooKeeperServer
+from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 Connect = Callable[..., Any]
 
@@ -193,6 +193,31 @@ class TestSecure:
             with lock as again:
                 assert again.token > grant.token
             client.stop()
+
+
+@pytest.mark.hazard("H23")
+def test_servers_that_do_not_answer_tls_cost_no_lock(
+    secured: ZooKeeperServer, authority: Authority, zklock_connect: Connect, path: str
+) -> None:
+    """kazoo tries them in what is left of its round, and once more in the next one."""
+    options = {"use_ssl": True, "ca": str(authority.certificate)}
+    losses = Losses()
+    states: list[str] = []
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(secured))
+        silent = [f"127.0.0.{number}:{proxy.port}" for number in (2, 3)]
+        hosts = ",".join([proxy.hosts, *silent])
+        client = zklock_connect(hosts, timeout=10.0, randomize_hosts=False, **options)
+        with zklock.Lock(client, path, on_lost=losses) as grant:
+            client.add_listener(states.append)
+            client.set_hosts([*silent, proxy.hosts])  # from the next round on
+            for each in silent:
+                stack.enter_context(socket.create_server((each.partition(":")[0], proxy.port)))
+            proxy.drop()
+            wait_for(lambda: losses.losses or states[1:] == ["CONNECTED"], SOON, "a new connection")
+            grant.verify(SOON)
+        client.stop()
+    assert not losses.losses
 
 
 class TestStart:
