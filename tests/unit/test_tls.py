@@ -11,6 +11,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 import zklock
 from zklock._kazoo import client_state, handler as handler_module
 from zklock._kazoo.handler import Handler
+from zklock._kazoo.refusals import MUTE_TLS
 from zklock._kazoo.tls import SilentTls
 
 TIMEOUT = 12.0
@@ -65,7 +66,7 @@ def test_it_has_what_is_left_of_the_time_to_start(
     clocked.handler.serve_hosts([("a", 1)])
     clocked.handler.starting(0.5)
     assert clocked.tries("a") == left
-    assert clocked.handler.met("a:1") == "accepts connections, and does not answer TLS"
+    assert clocked.handler.met("a:1") is MUTE_TLS
 
 
 @pytest.mark.slow("a start that has no answer")

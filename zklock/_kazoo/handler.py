@@ -34,7 +34,7 @@ from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.process import this_process
 from zklock._kazoo.client_state import ClientState
 from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.refusals import CLOSING, NO_KDC, no_ticket
+from zklock._kazoo.refusals import CLOSING, MUTE_TLS, NO_KDC, no_ticket
 from zklock._kazoo.socket import _SILENT
 from zklock._kazoo.tls import SilentTls, make_context, secured
 from zklock._kazoo.wake import Wakes
@@ -43,7 +43,6 @@ from zklock._recipes.effects import Batch
 from zklock.errors import ClientUnusable
 
 _UNHEARD = "does not answer"
-_MUTE_TLS = "accepts connections, and does not answer TLS"
 
 
 def another_client() -> ClientUnusable:
@@ -135,7 +134,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         try:
             sock = another(answer_within=answer_within)
         except (TimeoutError, BlockingIOError) as error:
-            self.note(server, _MUTE_TLS if isinstance(error, SilentTls) else _UNHEARD)
+            self.note(server, MUTE_TLS if isinstance(error, SilentTls) else _UNHEARD)
             if begins:
                 self.was_silent()
             raise
@@ -168,7 +167,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         if context is None:
             return sock
         if self.met(server) == _UNHEARD:
-            self.note(server, _MUTE_TLS)
+            self.note(server, MUTE_TLS)
         if timeout is not None:
             timeout = min(answer_within, began + timeout - clock())
         return secured(sock, context, hostname, timeout)

@@ -54,6 +54,10 @@ NO_SASL = Refusal(
     "accepts the client, but answers no request",
     "read its log; if the client uses SASL, the server may not be set up for it",
 )
+MUTE_TLS = Refusal(
+    "accepts connections, and does not answer TLS",
+    "look whether the server stands still; if its port speaks no TLS, use the secureClientPort",
+)
 
 NO_KDC = Refusal(
     "was not asked yet: the KDC has not answered", "repair the network to it, or the KDC"
