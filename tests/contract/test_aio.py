@@ -34,6 +34,7 @@ from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
 from zklock._ground import async_event
+from zklock._ground.threads import NoThread
 from zklock.testing import FaultProxy, wait_for
 
 VARIABLE = ContextVar("VARIABLE", default="of nobody")
@@ -608,7 +609,7 @@ class TestBurst:
         lock = make()
 
         def ready() -> None:
-            raise RuntimeError("can't start new thread")
+            raise NoThread("can't start new thread")
 
         monkeypatch.setattr(lock._session._worker, "ready", ready)
         asked = [lock.acquire() for _ in range(40)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,13 +22,16 @@ class Limit(Exception):
     """What the handler of a time limit raises."""
 
 
-@pytest.fixture
-def strike(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+@pytest.fixture(params=["it runs", "its starter waits"])
+def strike(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
     """Return what has the exception strike in ``Thread.start()`` of the next thread of this name.
 
-    It strikes where Python looks for signals, once the call in C has returned that starts the
-    thread. By then the thread has noted that it runs. What an earlier test has left running starts
-    its threads unharmed.
+    It strikes where Python looks for signals: once the call in C has returned that starts the
+    thread, which has noted by then that it runs; or once its starter has given back the lock of the
+    condition in which it waits for that. What an earlier test has left running starts its threads
+    unharmed.
     """
 
     def arm(name: str) -> None:
@@ -34,15 +39,26 @@ def strike(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         begin = getattr(threading, start)
         armed = [name]
         others = {*threading.enumerate()} - {threading.current_thread()}
+        waits = threading.Event()
+
+        def profile(frame: FrameType, event: str, argument: object) -> None:
+            if (event, frame.f_code.co_name) == ("c_return", "_release_save"):
+                sys.setprofile(None)
+                waits.set()
+                raise Limit
 
         def struck(run: Any, *args: Any, **options: Any) -> Any:
-            begun = begin(run, *args, **options)
             thread: threading.Thread = run.__self__
             ours = threading.current_thread() not in others
-            if thread.name.startswith(name) and armed and ours:
-                armed.clear()
+            if not (thread.name.startswith(name) and armed and ours):
+                return begin(run, *args, **options)
+            armed.clear()
+            if request.param == "it runs":
+                begin(run, *args, **options)
                 wait_for(lambda: thread not in threading._limbo, SOON)  # type: ignore[attr-defined]
                 raise Limit
+            begun = begin(lambda: waits.wait(SOON) and run(), *args, **options)
+            sys.setprofile(profile)
             return begun
 
         monkeypatch.setattr(threading, start, struck)
@@ -83,3 +99,5 @@ def test_in_a_pool(zklock_hosts: str, zklock_path: str, strike: Any) -> None:
         with pytest.raises(Limit):
             pool.start()
         wait_for(lambda: not pool.members(), SOON)
+        with pool:
+            wait_for(lambda: len(pool.members()) == 1, SOON)

@@ -1004,7 +1004,7 @@ class TestTheReader:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*_: object) -> None:
-            raise RuntimeError("can't start new thread")
+            raise threads.NoThread("can't start new thread")
 
         kazoo = begun()
         kazoo.connection.close()

@@ -170,6 +170,6 @@ def test_a_process_that_cannot_start_its_thread_has_not_begun(board: SharedBoard
     noted: list[int] = []
     handler = pickle.dumps(print)
     child = _Child(handler, cast(Any, WithoutThreads()), noted.append)
-    with pytest.raises(CannotRun, match=r"cannot be started: RuntimeError\(.can't start"):
+    with pytest.raises(CannotRun, match="cannot be started: can't start"):
         child.run()
     assert noted[-1] == _LOST

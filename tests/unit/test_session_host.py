@@ -22,6 +22,7 @@ from zklock._engine.grant import End, GrantOptions
 from zklock._engine.grant_state import State
 from zklock._engine.lease import LeaseSettings
 from zklock._engine.session import LATE_TIMEOUTS, LATENESS, Session
+from zklock._ground.threads import NoThread
 from zklock._kazoo import states
 from zklock._recipes import lock as lock_recipe, names, semaphore
 from zklock._recipes.effects import (
@@ -524,7 +525,7 @@ def test_nothing_is_acquired_if_threads_cannot_be_started(
     world: World, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread() -> None:
-        raise RuntimeError("can't start new thread")
+        raise NoThread("can't start new thread")
 
     monkeypatch.setattr(getattr(world.session, which), "ready", no_thread)
     with pytest.raises(ZkLockError, match="can't start new thread") as raised:
@@ -545,7 +546,7 @@ def test_a_grant_that_is_awaited_needs_no_thread_for_callbacks(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread() -> None:
-        raise RuntimeError("can't start new thread")
+        raise NoThread("can't start new thread")
 
     monkeypatch.setattr(world.session._executor, "ready", no_thread)
     entry = lock_recipe.Entry(PATH, b"me", names.Kind.EXCLUSIVE)

@@ -41,7 +41,7 @@ class CallbackExecutor:
         self._crews: dict[None, _Crew] = {}  # one at most; setdefault() is one step
 
     def ready(self) -> None:
-        """Start the threads for later callbacks; ``RuntimeError`` if they cannot be started."""
+        """Start the threads for later callbacks; ``NoThread`` if they cannot be started."""
         self._crew().ready()
 
     def run(self, calls: Calls) -> None:
@@ -51,7 +51,7 @@ class CallbackExecutor:
         if not crew.threads:  # they had ended: there was no grant left to lose
             try:
                 crew.ready()
-            except RuntimeError as error:
+            except threads.NoThread as error:
                 log.error(
                     "callbacks are delayed: no thread can be started (%s)",
                     error,
@@ -124,7 +124,7 @@ class _Crew:
             return
         try:
             self._start(lasting=False)
-        except RuntimeError as error:
+        except threads.NoThread as error:
             log.warning(
                 "callbacks run one after the other: no thread can be started (%s)",
                 error,

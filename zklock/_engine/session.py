@@ -44,6 +44,7 @@ from zklock._engine.nodes import OwnNode, OwnNodes, asked_of
 from zklock._engine.ports import Answer
 from zklock._engine.runtime import Runtime
 from zklock._engine.watches import Watchers
+from zklock._ground import threads
 from zklock._ground.copy_error import copy_error
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
@@ -335,7 +336,7 @@ class Session(NotCopyable, WireObserver):
             self._worker.ready()
             if not terms.grant._AWAITS:
                 self._executor.ready()
-        except RuntimeError as error:
+        except threads.NoThread as error:
             raise ZkLockError(
                 f"{terms.lock_path}: cannot acquire: no threads can be started to watch the "
                 f"grant ({error}): raise the limit of processes or memory, or acquire before "

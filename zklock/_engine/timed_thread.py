@@ -75,14 +75,14 @@ class TimedThread:
         self._start()
 
     def ready(self) -> None:
-        """Start the thread if it does not run; ``RuntimeError`` if it cannot be started."""
+        """Start the thread if it does not run; ``NoThread`` if it cannot be started."""
         if None not in self._runs:
             threads.start(self._run, self._name)
 
     def _start(self) -> None:
         try:
             self.ready()
-        except RuntimeError as error:
+        except threads.NoThread as error:
             log.error(
                 "%s is delayed: no thread can be started (%s)",
                 self._name,

@@ -279,7 +279,7 @@ def _end_aside(client: Client) -> Future[None]:
 
     try:
         threads.start(work, "zklock-stop")
-    except RuntimeError:  # no thread can be started
+    except threads.NoThread:
         work()
     return ended
 

@@ -501,7 +501,7 @@ class GatewaySocket(HandshakingSocket):
             self._poller.register(number, select.POLLIN)
         try:
             threads.start(self._read_on, "zklock-reader")
-        except RuntimeError as error:
+        except threads.NoThread as error:
             self._end_reading()
             raise OSError(errno.EAGAIN, f"no thread can be started: {error}") from error
 

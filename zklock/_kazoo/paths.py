@@ -8,6 +8,8 @@ from typing import Any
 from kazoo import exceptions
 from kazoo.security import ACL
 
+from zklock._ground.interrupts import may_be_interrupted
+
 
 def making(path: str) -> Generator[tuple[bool, str], Any, None]:
     """Make a node, and its ancestors where missing: in steps.
@@ -57,6 +59,8 @@ def make_path(client: Any, path: str, acl: Sequence[ACL] | None = None) -> Any:
         except StopIteration:
             made.set(None)
         except Exception as error:
+            if not isinstance(error, exceptions.KazooException) and may_be_interrupted():
+                raise  # a signal handler's
             made.set_exception(error)
         else:
             asked = client.create_async(node, acl=acl) if creates else client.exists_async(node)

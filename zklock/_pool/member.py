@@ -13,7 +13,6 @@ import logging
 import math
 import socket
 import sys
-import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -211,7 +210,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._lock = ReentrantMutex()
         self._state = MemberState.NEW
         self._starter: StartCall | None = None  # the call that starts it, or has started it
-        self._campaign = threading.Thread(target=self._serve, name="zklock-campaign", daemon=True)
+        self._campaign: object = None  # what its thread has to show, else that ends at once
         self._departing = Event()
         self._work_over = Event()
         self._task_queue = TaskQueue(self._session, self._turn)
@@ -383,7 +382,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             self._task_queue.later(partial(self._join, call, None))
             try:
                 self._task_queue.ready()
-            except RuntimeError as error:
+            except threads.NoThread as error:
                 raise ZkLockError(
                     f"{self._path}: the pool's threads cannot be started ({error}): call start() "
                     "again when threads can be started",
@@ -445,13 +444,14 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         if any((callbacks.on_assigned, callbacks.on_revoked, callbacks.on_stuck)):
             slots.caller = self._new_callbacks()
         self._happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
+        campaign = self._campaign = object()
         try:
-            threads.begin(self._campaign)
-        except BaseException:
+            threads.start(self._serve, "zklock-campaign", campaign)
+        except BaseException:  # maybe it runs all the same
+            self._campaign = None
+            self._happens(MemberEvent.FAIL)
             if slots.runner is not None:
                 slots.runner.close()
-            if not self._campaign.is_alive():
-                self._happens(MemberEvent.FAIL)
             raise
         self._task_queue.later(self._attend)
 
@@ -599,8 +599,11 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         taking = self._state is MemberState.JOINED and self._slots.taking
         return self._closed or (not taking and self._slots.empty)
 
-    def _serve(self) -> None:
+    def _serve(self, campaign: object) -> None:
         """Lead in turn; then end what was started for the work, when no work is left."""
+        with self._lock:  # whoever starts this has it
+            if campaign is not self._campaign:
+                return
         self._lead_in_turn()
         self._work_over.wait()
         try:

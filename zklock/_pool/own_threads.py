@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
+from zklock._ground import threads
 from zklock._ground.mutexes import Mutex
 from zklock._ground.process import Process, this_process
 from zklock._telemetry.subscriptions import in_child
@@ -45,7 +46,7 @@ class OwnThreads:
         self._threads: list[threading.Thread] = []  # all that run, and some that have ended
 
     def submit(self, call: Callable[..., Any], /, *what: Any) -> Future[Any]:
-        """Call soon → the future; ``RuntimeError`` if no thread can be started. Then do not."""
+        """Call soon → the future; ``NoThread`` if no thread can be started. Then do not."""
         future: Future[Any] = Future()
         with self._guard:
             if self._running < self._most:
@@ -68,7 +69,7 @@ class OwnThreads:
             name=f"{self._name}_{next(self._numbers)}",
             daemon=False,  # unlike the pool's thread, which starts it: Python waits at its end
         )
-        thread.start()
+        threads.begin(thread)
         self._running += 1
         if len(self._threads) > 2 * self._running:
             self._threads = [each for each in self._threads if each.is_alive()]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 from zklock._engine.callbacks import ran
+from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._pool.assignment import assign
 from zklock._pool.keys import Key, encode, in_order
@@ -101,7 +101,7 @@ def _checked(
 class Asked:
     """A call of the function, begun now: it may never return. ``done`` is set when it has ended.
 
-    Its thread is a daemon: Python ends without it. ``RuntimeError`` if it cannot be started.
+    Its thread is a daemon: Python ends without it. ``NoThread`` if it cannot be started.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Asked:
         self.done = Event()
         self._call = partial(planned, function, shards, workers)
         self._plan: dict[str, frozenset[Key]] | BadPlan = {}
-        threading.Thread(target=self._run, name="zklock-assign", daemon=True).start()
+        threads.start(self._run, "zklock-assign")
 
     def result(self) -> dict[str, frozenset[Key]]:
         """Return the shards of each worker, or raise ``BadPlan``; it must be done."""

@@ -17,7 +17,6 @@ import secrets
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from typing import Any
 
 from zklock._engine.callbacks import ran
 from zklock._engine.grant import GrantBase
+from zklock._ground import threads
 from zklock._ground.clock import check_timeout, clock
 from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.records import log_fields
@@ -461,8 +461,8 @@ def _serve(its: Connection, handler: bytes, shard: RemoteShard) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: None)
         try:
             _end_with_parent()
-        except RuntimeError as error:  # no thread can be started
-            its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error!r}".encode())
+        except threads.NoThread as error:
+            its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error}".encode())
             return
         shard.should_stop._begin()  # the handler may become another user, who finds no board
         ran("the handler", pickle.loads(handler)(shard))
@@ -498,9 +498,7 @@ def _end_with_parent() -> None:
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(
-        target=_follow, args=(parent.pid, parent.sentinel), name="zklock-parent", daemon=True
-    ).start()
+    threads.start(_follow, "zklock-parent", parent.pid, parent.sentinel)
 
 
 def _follow(parent: int | None, sentinel: int) -> None:
@@ -553,8 +551,8 @@ class InExecutor(OnSharedBoard):
             # On another thread than the executor's, which has to wait for all of its processes.
             look = partial(self._look, shard, task, error)
             try:
-                return threading.Thread(target=look, name="zklock-broken", daemon=True).start()
-            except RuntimeError:
+                return threads.start(look, "zklock-broken")
+            except threads.NoThread:
                 return look()
         return task.end(error)
 

@@ -15,6 +15,7 @@ from zklock._election.threads import Leadership
 from zklock._engine.attempt import Attempt
 from zklock._engine.blocking import BLOCKING, run
 from zklock._engine.session import Session
+from zklock._ground import threads
 from zklock._ground.records import Fields, Logs, log_fields
 from zklock._pool import nodes
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
@@ -447,7 +448,7 @@ class Rebalancer(Logs):
             self._wait_for(self._planner.asked)
         try:
             self._planner.asked = asked = Asked(assign, shards, workers)
-        except RuntimeError as error:
+        except threads.NoThread as error:
             raise BadPlan("no thread can be started for it") from error
         self._wait_for(asked)
         self._planner.asked = None

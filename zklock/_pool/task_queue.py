@@ -31,7 +31,7 @@ class TaskQueue:
         self._thread.later(job)
 
     def ready(self) -> None:
-        """Start the thread if it does not run; ``RuntimeError`` if it cannot be started."""
+        """Start the thread if it does not run; ``NoThread`` if it cannot be started."""
         self._thread.ready()
 
     def at(self, due: float, job: Job) -> None:

@@ -74,7 +74,7 @@ class Subscription:
         """Start over in a forked child, where the thread does not run."""
         try:
             self._begin()
-        except RuntimeError as error:
+        except threads.NoThread as error:
             log.error("no telemetry in this forked process: %s", error, extra=log_fields())
 
     def _begin(self) -> None:
@@ -128,7 +128,7 @@ hooks: dict[Subscription, None] = {}
 
 
 def subscribe(hook: Hook, most: int) -> Subscription:
-    """Tell ``hook`` of every event from now on; ``RuntimeError`` if no thread can be started."""
+    """Tell ``hook`` of every event from now on; ``NoThread`` if no thread can be started."""
     subscription = Subscription(hook, most)
     try:
         hooks[subscription] = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import zklock
+from zklock._ground import threads
 from zklock._recipes import names
 from zklock.cli import settings
 from zklock.cli.saying import say
@@ -116,7 +117,7 @@ def connected(
             stop()
         else:
             stopping = threading.Thread(target=stop, name="zklock-stop", daemon=True)
-            stopping.start()
+            threads.begin(stopping)
             stopping.join(stop_within)
 
 

@@ -7,6 +7,7 @@ See docs/telemetry.md.
 from __future__ import annotations
 
 from zklock._engine.callbacks import check_callback
+from zklock._ground import threads
 from zklock._ground.numbers import check_int
 from zklock._ground.records import log_fields
 from zklock._telemetry import subscriptions as _telemetry
@@ -83,7 +84,7 @@ def subscribe(hook: Hook, *, most: int = 10_000) -> Subscription:
     check_int("most", most, 1)
     try:
         return _telemetry.subscribe(hook, most)
-    except RuntimeError as error:
+    except threads.NoThread as error:
         raise ZkLockError(
             f"no telemetry: its thread cannot be started ({error}): raise the limit of processes "
             "or memory, or subscribe before the interpreter shuts down"

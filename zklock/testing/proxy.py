@@ -35,6 +35,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
+from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.numbers import check_int, check_number
 from zklock.testing.addresses import one_server
@@ -199,7 +200,7 @@ class FaultProxy:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"zklock-fault-proxy-{self.port}", daemon=True
         )
-        self._thread.start()
+        threads.begin(self._thread)
         _running.add(self)
         self._run(self._listen)
 

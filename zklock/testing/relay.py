@@ -21,6 +21,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
+from zklock._ground import threads
 from zklock.testing.ports import LOOPBACK
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class PeerRelay:
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.SelectorEventLoop()  # whatever loops the program under test has
         self._thread = threading.Thread(target=self._run, name="zklock-peer-relay", daemon=True)
-        self._thread.start()
+        threads.begin(self._thread)
         self.ports: list[int] = self._call(self._open(max(self._members.values()) + 1))
 
     def _run(self) -> None:

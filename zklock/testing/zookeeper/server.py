@@ -22,6 +22,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
+from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.numbers import check_int, check_number
 from zklock._wire.codec import Malformed, Splitter
@@ -202,7 +203,7 @@ class EmbeddedServer:
         self._register_listener()
         thread = threading.Thread(target=self._run, name="embedded-zookeeper", daemon=True)
         try:
-            thread.start()
+            threads.begin(thread)
         except BaseException:
             self._close_all()
             raise
