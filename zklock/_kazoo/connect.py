@@ -78,13 +78,21 @@ class Client(HeldContext, NotCopyable, KazooClient):  # type: ignore[misc]
         return super().start_async()
 
     def stop(self) -> None:
-        """End the session; see kazoo. Does nothing in a forked child."""
-        if not self.handler.forked:
+        """End the session; see kazoo. Does nothing in a forked child.
+
+        In a finalizer, while the interpreter shuts down, this closes the connection alone, and
+        does not wait: no thread runs that could end the session, which ends by its timeout.
+        """
+        if self.handler.forked:
+            return
+        if sys.is_finalizing():
+            self.handler.drop()
+        else:
             super().stop()
 
     def close(self) -> None:
         """Free what a stopped client uses; see kazoo. Does nothing in a forked child."""
-        if not self.handler.forked:
+        if not (self.handler.forked or sys.is_finalizing()):
             super().close()
 
     def add_auth_async(self, scheme: str, credential: str) -> Any:
@@ -253,13 +261,9 @@ def no_server(client: Client, hosts: str, start_timeout: float) -> NoAnswer:
 
 
 def end(client: Client) -> None:
-    """Stop a client and close its resources; blocks until its threads have ended.
-
-    While the interpreter shuts down, its threads run no more, and would never end.
-    """
-    if not (client.handler.forked or sys.is_finalizing()):
-        client.stop()
-        client.close()
+    """Stop a client and close its resources; blocks until its threads have ended."""
+    client.stop()
+    client.close()
 
 
 def _end_aside(client: Client) -> Future[None]:
