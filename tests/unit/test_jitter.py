@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,9 +18,9 @@ from zklock.token import FencingToken
 
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the delays, which take no time."""
+    """Return the delays, which take no time. Other threads sleep as ever."""
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(jitter, "time", SimpleNamespace(sleep=slept.append))
     return slept
 
 
@@ -81,3 +82,10 @@ def test_other_threads_are_delayed_inside_zklock_alone(
     thread.join()
     assert counts[0] == 0
     assert counts[1] > 20
+
+
+def test_the_sleep_of_a_thread_that_no_test_owns_is_no_delay(delays: list[float]) -> None:
+    thread = threading.Thread(target=time.sleep, args=(0,))
+    thread.start()
+    thread.join()
+    assert delays == []

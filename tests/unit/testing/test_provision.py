@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+from types import SimpleNamespace
 from typing import IO
 
 import pytest
@@ -62,7 +63,8 @@ class Process:
 def put(monkeypatch: pytest.MonkeyPatch, machine: Machine, *, apt: bool, root: bool) -> None:
     monkeypatch.setattr(module, "choose_backend", machine.choose_backend)
     monkeypatch.setattr(subprocess, "Popen", machine.start)
-    monkeypatch.setattr(time, "sleep", machine.pauses.append)
+    clock = SimpleNamespace(sleep=machine.pauses.append, monotonic=time.monotonic)
+    monkeypatch.setattr(module, "time", clock)  # other threads sleep as ever
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if apt else None)
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
 
