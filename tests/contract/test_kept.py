@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -146,6 +146,94 @@ class TestAlone:
         told = [event for event in mine if isinstance(event, telemetry.Granted)]
         assert [event.kept for event in told] == [False, True, True]
         assert sum(isinstance(event, telemetry.Released) for event in mine) == 3
+
+
+class TestTheSecondGivingBack:
+    """One znode has many grants, one after the other: an ended one touches nothing."""
+
+    @pytest.fixture
+    def second(self, make: Make, other: Any, zklock_path: str) -> Iterator[Any]:
+        """Return ``second()``: another thread's grant, on the znode that this one has given back.
+
+        No stranger is granted before that grant is released.
+        """
+        held: list[Any] = []
+
+        def take() -> Any:
+            held.append(run(granted, make()).result(SOON))
+            assert held[-1].kept
+            return held[-1]
+
+        yield take
+        (grant,) = held
+        stranger = zklock.Lock(other, zklock_path)
+        waiting = run(granted, stranger)
+        queued(other, zklock_path, 2)
+        assert grant.held
+        grant.verify()
+        order: list[str] = []
+        waiting.add_done_callback(lambda _: order.append("stranger"))
+        order.append("released")
+        grant.release()
+        assert waiting.result(SOON).token > grant.token
+        assert order == ["released", "stranger"]
+
+    @pytest.mark.parametrize("how", ["abandon", "release"])
+    def test_after_a_release(self, make: Make, second: Any, how: str) -> None:
+        lock = make()
+        first = granted(lock)
+        lock.release()
+        second()
+        with pytest.raises(zklock.NotHeld) if how == "release" else nullcontext():
+            getattr(first, how)()
+
+    def test_by_the_end_of_a_body(self, make: Make, second: Any) -> None:
+        with pytest.raises(zklock.NotHeld), make() as first:
+            first.abandon()
+            second()
+
+    def test_by_the_end_of_a_body_that_is_torn(self, make: Make, second: Any) -> None:
+        with pytest.raises(KeyError), make() as first:
+            first.abandon()
+            second()
+            raise KeyError
+
+    def test_by_the_end_of_what_was_acquired(self, make: Make, second: Any) -> None:
+        lock = make()
+        with pytest.raises(zklock.NotHeld), lock.acquire() as first:
+            first.release()
+            second()
+
+    def test_by_many_threads(self, make: Make, other: Any, zklock_path: str, second: Any) -> None:
+        """Whoever comes first gives back; nobody else gives back what the next one has."""
+        first = granted(make())
+        over = [run(first.abandon) for _ in range(4)]
+        for each in over:
+            each.result(SOON)
+        second()
+        assert not first.held
+
+    def test_by_a_lock_that_is_reentrant(self, make: Make, second: Any) -> None:
+        lock = make(kind="RLock")
+        with pytest.raises(zklock.NotHeld), lock as first:
+            with lock:
+                pass
+            first.abandon()
+            second()
+
+    def test_while_a_stranger_is_seen(self, make: Make, other: Any, zklock_path: str) -> None:
+        """Two give back at once, as the znode is to go: it goes, and the stranger is granted."""
+        lock = make()
+        for _ in range(5):
+            token = idle(lock, other, zklock_path)
+            grant = granted(lock)
+            waiting = run(granted, zklock.Lock(other, zklock_path))
+            over = [run(grant.abandon) for _ in range(3)]
+            for each in over:
+                each.result(SOON)
+            theirs = waiting.result(SOON)
+            assert theirs.token > token
+            theirs.release()
 
 
 class TestStrangers:

@@ -168,6 +168,31 @@ def test_who_waits_is_told_though_an_interrupt_strikes_who_tells(
     assert told == ["struck", "struck"]
 
 
+@pytest.mark.hazard("H9")
+def test_it_is_given_back_though_a_signal_handler_abandons_it_in_its_release(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler strikes the release in its change, when the znode is to go."""
+    waiter, place = wait(world), place_of(world.session, PATH)
+    grant = waiter.result()
+    assert grant is not None
+    place.ask(grant)
+    decide = place._decide
+
+    def struck() -> None:
+        grant.abandon()
+        decide()
+
+    world.free = False
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "_decide", struck)
+        grant.abandon()
+    world.free = True
+    world.run()
+    assert nodes(world) == []
+    released(world, wait(world))
+
+
 @pytest.mark.parametrize("patient", [False, True])
 def test_an_idle_one_that_may_not_be_granted_now_is_exchanged(
     world: World, monkeypatch: pytest.MonkeyPatch, patient: bool

@@ -730,11 +730,12 @@ def test_a_grant_is_given_back_when_the_interrupted_change_is_over(world: World)
 def test_an_interrupted_release_is_finished_once_and_no_other_grant_ends(world: World) -> None:
     released, interrupted, held = (world.acquire(path) for path in ("/a", "/b", "/c"))
     given = world.session.release_grant(released)
-    interrupted._end_with(End(State.RELEASED))
+    end = End(State.RELEASED)
+    interrupted._end_with(end)
     assert len(world.requests(Delete)) == 1
     for _ in range(2):
         for grant in (released, interrupted, held):
-            world.session.finish(grant)
+            world.session.finish(grant, end)
     world.run()
     assert nodes(world, "/a") == nodes(world, "/b") == []
     assert len(nodes(world, "/c")) == 1

@@ -298,14 +298,14 @@ class GrantBase(Losable):
 
     def _end(self, *, awaited: bool = False) -> Answer:
         end = End(grant_state.TABLE[self._given, Step.RELEASE])
-        finish = partial(self._keeper.finish, self)
+        finish = partial(self._keeper.finish, self, end)
         try:
-            if self._ended or self.remaining() <= 0 or not self._end_with(end):
-                raise self._why_not()
-            return self._keeper.release_grant(self, awaited=awaited)
+            if not self._ended and self.remaining() > 0 and self._end_with(end):
+                return self._keeper.release_grant(self, awaited=awaited)
         except BaseException:
             self._keeper.post(finish)
             raise
+        raise self._why_not()
 
     def _lose(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
         """Lose the grant if it is held, and tell of it. Repeatable after an interrupt."""

@@ -258,20 +258,20 @@ class Place:
         """Take a grant back without a request; ``False``: it must be released in ZooKeeper."""
         if not grant.held:
             return False
-        if self.session.has_guard():
-            grant._end_with(End(State.RELEASED))
-            self.session.later(partial(self._given_back, grant))
-            return True
         try:
+            if self.session.has_guard():
+                grant._end_with(End(State.RELEASED))
+                self.session.later(partial(self._given_back, grant))
+                return True
             with self.session.guard:
                 kept = self._kept
-                if kept is None or kept.grant is not grant:
+                if kept is None or kept.grant is not grant or grant._ended:
                     return False
                 stays = not (kept.asked or (self._skip and not kept.watched))
                 due = bool(self._waiters) or not stays
-                if not stays:
+                if not stays:  # it is the grant's until that has ended: see ``lose``
                     self._skip -= bool(self._skip and not kept.asked)
-                    self._forget(kept)
+                    kept.asked = True
                 elif grant._end_with(End(State.RELEASED)):
                     kept.idle = now = self.session.now()
                     due |= now + grant._terms.keep < kept.timed
@@ -316,7 +316,7 @@ class Place:
         self.rebuild()
 
     def lose(self, grant: GrantBase) -> None:
-        """Forget a znode whose grant is lost, or which has lapsed while it was idle."""
+        """Forget a znode whose grant is lost or deletes it, or which has lapsed while idle."""
         with self.session.guard:
             if (kept := self._kept_for(grant)) is not None:
                 self._forget(kept)

@@ -149,8 +149,8 @@ class SessionPort(Transport, Protocol):
         ``awaited``: this thread is about to wait for the answer.
         """
 
-    def finish(self, grant: Any) -> None:
-        """Give back a grant whose release was interrupted."""
+    def finish(self, grant: Any, end: Any) -> None:
+        """Give back a grant whose release was interrupted: it has ended, and in this way."""
 
     def confirmed(self, grant: Any, sent: float, there: bool) -> None:
         """Take a quorum's answer about the grant's nodes; the request was sent at ``sent``."""

@@ -37,7 +37,7 @@ from weakref import WeakValueDictionary
 from zklock._engine.attempt import Attempt
 from zklock._engine.deferred import Deferred
 from zklock._engine.future import Once
-from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.grant import End, GrantBase, GrantOptions
 from zklock._engine.heartbeat import HUNG, LATE, DueHeartbeat, Heartbeat
 from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
 from zklock._engine.nodes import OwnNode, OwnNodes, asked_of
@@ -283,14 +283,19 @@ class Session(NotCopyable, WireObserver):
         return attempt
 
     def _begin_release(self, attempt: Attempt[None], grant: GrantBase, *, awaited: bool) -> None:
+        if grant._place is not None:
+            grant._place.lose(grant)
         with self.guard:
             self._nodes.forget(grant._paths)
         attempt.start(awaited=awaited)
         grant._release_begun = True
 
-    def finish(self, grant: GrantBase) -> None:
-        """Give back a grant whose release was interrupted: it ended, and was not let go."""
-        if grant.released and not grant._release_begun:
+    def finish(self, grant: GrantBase, end: End) -> None:
+        """Give back a grant whose release was interrupted: it ended so, and was not let go.
+
+        One that has ended in another way is its place's, or somebody else gives it back.
+        """
+        if grant._ended is end and not grant._release_begun:
             self.release_grant(grant)
 
     def confirmed(self, grant: GrantBase, sent: float, there: bool) -> None:
