@@ -430,7 +430,7 @@ class NoSession:
     def release_grant(self, grant: Any, *, awaited: bool = False) -> Any:
         raise NotImplementedError
 
-    def finish(self, grant: Any) -> None:
+    def finish(self, grant: Any, end: Any) -> None:
         raise NotImplementedError
 
     def confirmed(self, grant: Any, sent: float, there: bool) -> None:
