@@ -531,6 +531,105 @@ class TestLoss:
             assert (new.token > token, grant.held) == (True, False)
 
 
+class TestAFirstAcquireThatIsStruck:
+    def test_leaves_the_lock_to_the_next(
+        self,
+        mine: Any,
+        other: Any,
+        zklock_path: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A signal handler raises where the client's first threads are started."""
+        start = threading.Thread.start
+        struck: list[str] = []
+
+        def strike(thread: threading.Thread) -> None:
+            if thread.name.startswith("zklock-") and not struck:
+                struck.append(thread.name)
+                raise KeyboardInterrupt
+            start(thread)
+
+        lock = zklock.Lock(mine, zklock_path, keep=LONG)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", strike)
+            with pytest.raises(KeyboardInterrupt):
+                lock.acquire()
+        assert struck
+        for _ in range(2):
+            granted(lock).release()
+        idle(lock, other, zklock_path)
+
+
+class TestAConnectionInDoubt:
+    """While events may be late, nobody is let in before the queue was looked at."""
+
+    @pytest.mark.parametrize("how", ["cut", "silent"])
+    def test_a_stranger_waits_for_one_body_only(
+        self,
+        make: Make,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Any,
+        other: Any,
+        zklock_path: str,
+        how: str,
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
+        late, order = threading.Event(), []
+
+        def hear(event: telemetry.Event) -> None:
+            if isinstance(event, telemetry.HeartbeatLate | telemetry.Disconnected):
+                late.set()
+
+        def take(name: str, its: Any) -> None:
+            grant = granted(its)
+            order.append(name)
+            grant.release()
+
+        subscription = telemetry.subscribe(hear)
+        try:
+            idle(make(client), other, zklock_path)
+            holder = granted(make(client))
+            here = []
+            for _ in range(2):
+                its = make(client)
+                here.append(run(take, "here", its))
+                waits(its)
+            if how == "cut":
+                zklock_proxy.cut()
+            else:
+                zklock_proxy.blackhole()
+            assert late.wait(SOON)
+            theirs = run(take, "stranger", zklock.Lock(other, zklock_path))
+            queued(other, zklock_path, 2)
+            assert holder.held
+            holder.release()
+            here.append(run(take, "here", make(client)))
+            zklock_proxy.restore()
+            for each in (theirs, *here):
+                each.result(SOON)
+        finally:
+            subscription.close()
+        assert order == ["stranger", "here", "here", "here"]
+
+    def test_one_that_is_idle_is_had_again_once_the_connection_is_back(
+        self,
+        make: Make,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Any,
+        other: Any,
+        zklock_path: str,
+    ) -> None:
+        client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
+        token = idle(make(client), other, zklock_path)
+        zklock_proxy.cut()
+        wait_for(lambda: not client.connected, SOON)
+        assert run(make(client).acquire, blocking=False).result(SOON) is None
+        waiting = run(granted, make(client))
+        zklock_proxy.restore()
+        grant = waiting.result(SOON)
+        assert (grant.kept, grant.token) == (True, token)
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("keep", "error"),

@@ -37,7 +37,7 @@ from zklock import telemetry
 from zklock._engine import keep
 from zklock._engine.attempt import Attempt
 from zklock._engine.deferred import Deferred
-from zklock._engine.grant import GrantBase, GrantOptions
+from zklock._engine.grant import End, GrantBase, GrantOptions
 from zklock._engine.keep import Kept, Place, Waiter
 from zklock._ground.loss import LossReason
 from zklock._locks.base import undo
@@ -218,7 +218,7 @@ class Keeper(Client):
         attempt.start()
         grant._release_begun = True
 
-    def finish(self, grant: GrantBase) -> None:
+    def finish(self, grant: GrantBase, end: End) -> None:
         if grant.released and not grant._release_begun:
             self.release_grant(grant)
 

@@ -16,8 +16,8 @@ MINE, OTHER = "_c_1-lock-0000000001", "_c_2-lock-0000000002"
     ids=["nobody has come", "somebody queues", "somebody has come and gone"],
 )
 def test_it_ends_once_somebody_else_has_come(names: list[str], changes: int, goes_on: bool) -> None:
-    looks: list[None] = []
-    recipe = watch_queue(f"/lock/{MINE}", lambda: looks.append(None))
+    looks: list[bool] = []
+    recipe = watch_queue(f"/lock/{MINE}", looks.append)
     next(recipe)
     recipe.send((Listing([MINE], 7, 1),))
     recipe.send(Event.UNWATCHED)
@@ -25,4 +25,4 @@ def test_it_ends_once_somebody_else_has_come(names: list[str], changes: int, goe
         recipe.send((Listing(names, 7, changes),))
     except StopIteration:
         assert not goes_on
-    assert len(looks) == 1 + goes_on
+    assert looks == [True, False, *[True] * goes_on]

@@ -135,3 +135,17 @@ def test_a_job_waits_for_a_thread_that_cannot_be_started(
     worker.later(done.set)
     assert done.wait(SOON)
     assert sorted(ran) == [1, 2]
+
+
+def test_jobs_that_were_called_off_do_not_pile_up() -> None:
+    ran: list[str] = []
+    done = threading.Event()
+    worker = TimedThread("zklock-test", lambda: None)
+    call_off = worker.after(3_600.0, lambda: ran.append("too early"))
+    for _ in range(1000):
+        worker.after(86_400.0, lambda: ran.append("called off"))()
+    worker.later(done.set)
+    assert done.wait(SOON)
+    assert ran == []
+    assert 0 < len(worker._later) <= timed_thread.FEW
+    call_off()

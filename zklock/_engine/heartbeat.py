@@ -125,6 +125,11 @@ class Heartbeat:
         return min(self._next(now, timeout, held), self._oldest + HUNG * timeout)
 
     @property
+    def behind(self) -> bool:
+        """Whether answers have become late, and none was prompt since."""
+        return self._told
+
+    @property
     def _oldest(self) -> float:
         return min(self._under_way.values(), default=math.inf)
 

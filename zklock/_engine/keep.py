@@ -6,7 +6,9 @@ that is granted goes to the first who waits, then to the next, and stays when no
 *idle*.
 
 From the first release on, the place watches the queue by one child watch. Nobody is let in on the
-same znode before that watch is answered. The first other contender that it sees ends the keeping:
+same znode before that watch is answered, nor while it is in doubt: after an event, a lost
+connection or a late answer, the queue is looked at again first. As long as answers are late, it is
+looked at after each use. The first other contender that the place sees ends the keeping:
 an idle znode is deleted at once, one in use at the end of the body. Whoever waits here then stands
 behind the other one, by a new contender.
 
@@ -83,6 +85,7 @@ class Waiter(Pending[GrantBase | None]):
         if subscriptions.hooks:
             emit.begun(self, session.now)
         rebuild = partial(_rebuild, self)
+        session.ready(self.terms)  # before there is anything that only its thread can mend
         try:
             with session.guard:
                 waits = place.join(self)
@@ -144,9 +147,9 @@ class Kept:
     """A znode of a place, and the present grant on it, or the last one.
 
     ``idle``: since when nobody has it; ``None``: it is in use. ``watched``: whether the watch on
-    the queue is placed. ``asked``: it must be given back. ``doubt``: what has struck its contender.
-    ``looks``: what watches the queue. ``timed``: when the alarm for the end of its idle time goes
-    off; ``call_off`` cancels it.
+    the queue was placed. ``sure``: nobody else queues, as far as that watch tells. ``asked``: it
+    must be given back. ``doubt``: what has struck its contender. ``looks``: what watches the queue.
+    ``timed``: when the alarm for the end of its idle time goes off; ``call_off`` cancels it.
     """
 
     def __init__(self, place: Place, claim: Claim) -> None:
@@ -156,6 +159,7 @@ class Kept:
         self.grant: GrantBase | None = None
         self.idle: float | None = None
         self.watched = False
+        self.sure = False
         self.asked = False
         self.doubt: BaseException | None = None
         self.looks: Attempt[None] | None = None
@@ -275,6 +279,9 @@ class Place:
                 elif grant._end_with(End(State.RELEASED)):
                     kept.idle = now = self.session.now()
                     due |= now + grant._terms.keep < kept.timed
+                    if self.session.answers_late:
+                        kept.sure = False
+                        self.session.deferred.add(partial(self.session.later, self.look_again))
                     if subscriptions.hooks:  # with the guard, as the next grant is told of
                         emit.released(grant, now)
                 else:
@@ -329,6 +336,16 @@ class Place:
                 kept.asked = True
         self.go_on()
 
+    def look_again(self) -> None:
+        """Let nobody in before the queue was looked at again."""
+        with self.session.guard:
+            kept = self._kept
+            looks = None if kept is None else kept.looks
+            if kept is not None:
+                kept.sure = False
+        if looks is not None:
+            looks.watched(None, deleted=False)
+
     # What is due.
 
     def go_on(self) -> None:
@@ -347,7 +364,7 @@ class Place:
             if kept.asked:
                 self._begin(partial(self._leave_queue, kept))
                 self._forget(kept)
-            elif not (kept.watched and self._hand(kept)):
+            elif not (kept.sure and self._hand(kept)):
                 self._see_to_idle(kept)
         if not self._waiters:
             if self._contender is not None:
@@ -384,7 +401,7 @@ class Place:
     def _free(self, kept: Kept) -> bool:
         """Whether an acquire may have the znode now."""
         unused = kept.idle is not None and not kept.asked
-        return unused and kept.watched and self._may_grant(kept)
+        return unused and kept.sure and self._may_grant(kept)
 
     def _may_grant(self, kept: Kept) -> bool:
         return self.session.may_grant((kept.claim.path,))
@@ -437,8 +454,11 @@ class Place:
                 self.session.deferred.add(partial(waiter._resolve, None, why))
             self._waiters.pop(waiter, None)
 
-    def _alone(self, kept: Kept) -> None:
+    def _alone(self, kept: Kept, sure: bool) -> None:
         with self.session.guard:
+            kept.sure = sure
+            if not sure:
+                return
             kept.watched, self._skips = True, 0
         self.go_on()
 

@@ -257,6 +257,11 @@ class Session(NotCopyable, WireObserver):
         return 0.0
 
     @property
+    def answers_late(self) -> bool:
+        """Whether answers have become late: events may be late, too. The caller has the guard."""
+        return self._heartbeat.behind
+
+    @property
     def lease_end(self) -> float:
         """When the lease ends, or has ended."""
         return self._lease.end
@@ -799,7 +804,7 @@ class Session(NotCopyable, WireObserver):
                 self._heartbeat.forget()
         self.deferred.run()
         if late:
-            self._say_late(timeout)
+            self._fall_behind(timeout)
         if hung and self._handler is not None:
             log.warning(
                 "no answer to a heartbeat for %.3g s: trying another server",
@@ -861,7 +866,10 @@ class Session(NotCopyable, WireObserver):
     def _fields(self) -> Fields:
         return log_fields(session_id=self._id)
 
-    def _say_late(self, timeout: float) -> None:
+    def _fall_behind(self, timeout: float) -> None:
+        """Say that answers are late; kept locks look again, as events may be late, too."""
+        for place in list(self.places.values()):
+            place.look_again()
         limit = LATE * timeout
         self._tell(HeartbeatLate, limit=limit)
         log.warning(

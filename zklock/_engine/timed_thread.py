@@ -20,6 +20,9 @@ log = logging.getLogger("zklock")
 
 Job: TypeAlias = Callable[[], object]
 
+FEW = 64
+"""So many jobs for later are not worth a look for those that were cancelled."""
+
 
 @dataclass(order=True, slots=True)
 class _Later:
@@ -49,6 +52,7 @@ class TimedThread:
         self.post: Callable[[Job], object] = self._inbox.put
         self._runs: dict[None, object] = {}  # the thread that runs; setdefault() is one step
         self._later: list[_Later] = []  # a heap, used only by that thread
+        self._most = FEW  # from so many on, those that were cancelled are taken out
         self._numbers = count()
 
     def later(self, job: Job) -> None:
@@ -117,6 +121,10 @@ class TimedThread:
                 job = self._inbox.get(timeout=timeout)
                 if isinstance(job, _Later):
                     heapq.heappush(self._later, job)
+                    if len(self._later) > self._most:
+                        self._later = [later for later in self._later if later.job is not None]
+                        heapq.heapify(self._later)
+                        self._most = max(FEW, 2 * len(self._later))
                 elif job is not None:
                     jobs.append(job)
                 timeout = 0.0

@@ -16,11 +16,11 @@ from zklock._recipes.effects import (
 from zklock._recipes.steps import is_
 
 
-def watch_queue(node: str, alone: Callable[[], object]) -> Recipe[None]:
+def watch_queue(node: str, alone: Callable[[bool], object]) -> Recipe[None]:
     """End when a contender beside ``node`` is or was there, or it is not known whether one is.
 
-    ``alone()`` is called after each look that finds nobody else: the watch for the next one to come
-    is placed by then. It must not block.
+    ``alone(True)`` is called after each look that finds nobody else: the watch for the next one to
+    come is placed by then. ``alone(False)`` is called before each further look. It must not block.
     """
     path, name = parent_of(node), node.rpartition("/")[2]
     changes: int | None = None  # at the last look
@@ -36,7 +36,8 @@ def watch_queue(node: str, alone: Callable[[], object]) -> Recipe[None]:
             if changes not in {None, listing.changes}:  # one that does not wait has gone
                 return
             changes = listing.changes
-            alone()
+            alone(True)
             yield Wait(path, None)
+            alone(False)
     except SessionReplaced:
         return
