@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from zklock._ground.clock import clock
 from zklock._telemetry import subscriptions
 from zklock._telemetry.events import StaleTokenRefused
-from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, StaleToken
+from zklock.errors import GuardUnusable, LockLost, NoAnswer, OutcomeUnknown, StaleToken
 from zklock.token import FencingToken
 
 __all__ = [
@@ -61,7 +61,8 @@ class Guard(Protocol):
 
         Call it right after the acquisition: it shuts out every earlier holder before the new
         holder's first write. Raises ``StaleToken`` for a token below the mark and
-        ``GuardUnusable`` when the mark is missing or unreadable. May be repeated.
+        ``GuardUnusable`` when the mark is missing or unreadable. A grant that is over is refused
+        before the store is asked: ``LockLost``, or ``NotHeld`` after a release. May be repeated.
         """
 
     def highest(self) -> FencingToken | None:
@@ -69,7 +70,25 @@ class Guard(Protocol):
 
 
 def token_of(value: Fenced) -> FencingToken:
-    """Return the token that a guard was given; ``TypeError`` for a value that carries no token."""
+    """Return the token that a guard was given; call it before the store is asked.
+
+    Raises ``TypeError`` for a value that carries no token. A grant whose ``held`` is false is
+    refused by its own ``check()``: ``LockLost``, or ``NotHeld`` after a release. A bare token says
+    nothing of its grant.
+    """
+    token = carried_by(value)
+    if token is not value and not getattr(value, "held", True):
+        if (check := getattr(value, "check", None)) is not None:
+            check()
+        raise LockLost(
+            f"token {token} is not held any more: stop its work and acquire the lock again",
+            token=token,
+        )
+    return token
+
+
+def carried_by(value: Fenced) -> FencingToken:
+    """Return the token of ``value``, held or not; ``TypeError`` if it carries none."""
     if isinstance(value, FencingToken):
         return value
     token = getattr(value, "token", None)

@@ -14,7 +14,7 @@ from zklock._recipes.effects import Node
 from zklock._recipes.notes import parse as parse_notes
 from zklock._recipes.queries import Contender, describe
 from zklock.errors import NotOwner
-from zklock.fencing.guard import Fenced, token_of
+from zklock.fencing.guard import Fenced, carried_by
 from zklock.fencing.zookeeper import Deadline
 from zklock.token import FencingToken
 
@@ -57,7 +57,7 @@ def verify_owner(
     Costs two round trips; the second one is a write to ZooKeeper's log. Raises ``NoAnswer``
     after ``timeout`` seconds, or if the connection is lost; ``AccessDenied`` and ``ClientClosed``.
     """
-    given = token_of(token)
+    given = carried_by(token)
     path = names.check_path(path)
     check_int("limit", limit, 1)
     if max_age is not None:

@@ -28,7 +28,7 @@ from zklock.fencing._sql.mark import (
 from zklock.fencing._sql.recognise import of_a_library, refuse_asynchronous
 from zklock.fencing._sql.session import Session
 from zklock.fencing._sql.statements import TABLE, Dialect
-from zklock.fencing.guard import Fenced, token_of
+from zklock.fencing.guard import Fenced
 from zklock.token import FencingToken
 
 __all__ = ["TABLE", "Dialect", "SqlFence", "SqlGuard", "is_retryable"]
@@ -81,15 +81,16 @@ class SqlGuard(SqlMark):
         Django's ``connection``. The result may be used in ``with``: the end of the block checks
         that the transaction is still the same.
 
-        Raises ``StaleToken``, ``GuardUnusable``, ``SnapshotTooOld``, or ``NoAnswer`` if the
-        database cannot be asked. Raises ``TransactionEnded`` when the transaction has failed, or
-        when an earlier ``advance`` on this connection of SQLAlchemy has been undone. The driver's
-        error is the cause; ``is_retryable`` tells a lost race from the rest. After any of these
-        errors the transaction can only be rolled back: SQLAlchemy refuses a commit, and elsewhere
-        a commit has nothing to commit. Raises ``ValueError`` for a connection that commits every
+        Raises ``StaleToken``, ``LockLost`` or ``NotHeld`` for a grant that is over,
+        ``GuardUnusable``, ``SnapshotTooOld``, or ``NoAnswer`` if the database cannot be asked.
+        Raises ``TransactionEnded`` when the transaction has failed, or when an earlier ``advance``
+        on this connection of SQLAlchemy has been undone. The driver's error is the cause;
+        ``is_retryable`` tells a lost race from the rest. After any of these errors the transaction
+        can only be rolled back: SQLAlchemy refuses a commit, and elsewhere a commit has nothing to
+        commit. Raises ``ValueError`` for a connection that commits every
         statement by itself, because nothing would be atomic.
         """
-        return self._advance_on(connection, token_of(token))
+        return self._advance_on(connection, token)
 
     def claim(self, token: Fenced, *, attempts: int = ATTEMPTS) -> None:
         """Advance the mark in a transaction of its own; see ``Guard.claim`` and ``run``."""

@@ -157,7 +157,8 @@ class ZooKeeperGuard:
 
     Given a *token*, the mark alone decides. Given a *grant*, the change also needs the grant's
     own znode: it is refused as soon as the session or the grant has ended, even if nobody has
-    claimed anything since. (The lock's client must then have the same chroot.)
+    claimed anything since, and this process does not know it yet. (The lock's client must then have
+    the same chroot.)
 
     Beside the mark, ``create()`` makes ``<path>.made`` with one child, whose name never comes
     again. Every change checks that child. A change that was in progress when the mark was removed
@@ -303,6 +304,7 @@ class FencedTransaction:
 
     def __init__(self, guard: ZooKeeperGuard, token: Fenced) -> None:
         self._guard = guard
+        self._fenced = token
         self._token = token_of(token)
         self._node: str | None = getattr(token, "path", None)  # a grant's own
         self._changes = guard._client.transaction()
@@ -343,14 +345,16 @@ class FencedTransaction:
     def commit(self) -> list[Any]:
         """Send the changes; return kazoo's results of the added changes, in their order.
 
-        Raises ``StaleToken``, ``GuardUnusable``, or kazoo's error of the change that failed. In
-        each of these cases nothing has changed. A second call is a ``RuntimeError``.
+        Raises ``StaleToken``, ``GuardUnusable``, ``LockLost`` or ``NotHeld`` for a grant that is
+        over, or kazoo's error of the change that failed. In each of these cases nothing has
+        changed. A second call is a ``RuntimeError``.
         """
         if self._sent:
             raise RuntimeError(
                 "a transaction is committed once: make another with guard.transaction(token)"
             )
         self._sent = True
+        token_of(self._fenced)
         guard = self._guard
         deadline = guard._deadline()
         while True:

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Final, TypeAlias
 
-from zklock.errors import GuardUnusable, StaleToken
+from zklock.errors import GuardUnusable, LockLost, StaleToken
 from zklock.fencing.guard import Fenced, Guard
 from zklock.token import FencingToken
 
@@ -268,6 +268,35 @@ def types(subject: Subject, effort: Effort) -> int:
                     raise Violation(f"{value!r} was accepted as a token")
         _expect(handle, b"a", A)
     return len(wrong)
+
+
+@_check()
+def over(subject: Subject, effort: Effort) -> int:
+    """Refuse a grant that says it is not held, before the store is asked; not its bare token."""
+    del effort
+
+    class Carrier:
+        token = A
+        held = True
+
+        def check(self) -> None:
+            raise LockLost("the lock of this check is lost")
+
+    grant, resource = Carrier(), subject.fresh()
+    with _opened(resource) as handle:
+        calls = (handle.guard.claim, _writer(handle, b"late"))
+        handle.write(b"a", grant)
+        grant.held = False
+        for call in calls:
+            _expect_over(grant, call)
+        _expect(handle, b"a", A)
+        handle.write(b"b", A)
+        _expect(handle, b"b", A)
+        if subject.detects_lost_mark:
+            resource.remove_mark()
+            for call in calls:
+                _expect_over(grant, call)
+    return len(calls)
 
 
 @_check()
@@ -863,6 +892,16 @@ def _expect(handle: Handle, data: bytes | None, mark: FencingToken | None) -> No
         raise Violation(f"the mark is {found}, not {mark}")
     if (read := handle.read()) != data:
         raise Violation(f"the data is {read!r:.80}, not {data!r:.80}")
+
+
+def _expect_over(grant: Fenced, call: Callable[[Fenced], object]) -> None:
+    try:
+        call(grant)
+    except LockLost:
+        return
+    except GuardUnusable as error:
+        raise Violation("the store was asked for a grant that is not held") from error
+    raise Violation("a grant that is not held was accepted")
 
 
 def _expect_refused(

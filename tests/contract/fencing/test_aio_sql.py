@@ -14,6 +14,7 @@ from tests.contract.fencing.awaited import PATIENCE, fresh, played
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncSql
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open
+from tests.contract.fencing.test_sql_transactions import REFUSED
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard as ThreadedGuard
 from zklock.fencing.aio import SqlGuard, is_retryable
@@ -178,15 +179,18 @@ def test_a_savepoint_that_takes_the_check_back(store: AsyncSql) -> None:
 
 
 @pytest.mark.hazard("H47")
-def test_what_was_refused_is_not_committed(store: AsyncSql) -> None:
+@pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
+def test_what_was_refused_is_not_committed(
+    store: AsyncSql, given: Any, error: type[Exception]
+) -> None:
     async def play() -> None:
         threaded(store).claim(B)
         async with guarded(store) as (engine, guard), engine.connect() as connection:
             await put(store, connection, b"before")
-            with pytest.raises(StaleToken):
-                await guard.advance(connection, A)
+            with pytest.raises(error):
+                await guard.advance(connection, given)
             await put(store, connection, b"stale")
-            with pytest.raises(StaleToken):
+            with pytest.raises(error):
                 await connection.commit()
             await connection.rollback()
             await guard.advance(connection, B)

@@ -60,11 +60,11 @@ def test_the_page(
             guard.create()
         for code in others:
             exec(code, names)
-        lock.release()
         with contextlib.closing(connect()) as connection:
             assert connection.execute("SELECT total FROM report").fetchone() == (2,)
         assert names["redis_client"].get("{report}:total") == b"12"
         asyncio.run(with_asyncio(names, tmp_path / "database", redis_server.port))
+        lock.release()
         with contextlib.closing(connect()) as connection:
             assert connection.execute("SELECT total FROM report").fetchone() == (4,)
         assert names["redis_client"].get("{report}:total") == b"7"

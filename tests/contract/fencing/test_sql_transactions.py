@@ -13,11 +13,23 @@ import pytest
 from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql
-from zklock.errors import SnapshotTooOld, StaleToken, TransactionEnded
+from zklock.errors import LockLost, SnapshotTooOld, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+
+class Over:
+    """A grant of ``B`` that this process knows to be lost."""
+
+    token = B
+    held = False
+
+
+REFUSED = [(A, StaleToken), (Over(), LockLost)]
+"""What ``advance`` refuses after ``B``, and how."""
+
 
 KINDS = ("sqlite", "postgresql", "mariadb")
 ALCHEMY = tuple(f"{kind}-sqlalchemy" for kind in KINDS)
@@ -280,18 +292,19 @@ def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(
 @pytest.mark.hazard("H47")
 @pytest.mark.parametrize("scoped", [False, True], ids=["session", "scoped"])
 @pytest.mark.parametrize("kind", ALCHEMY)
+@pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
 def test_a_session_does_not_commit_what_was_refused(
-    kind: str, scoped: bool, stores: Stores
+    kind: str, scoped: bool, stores: Stores, given: Any, error: type[Exception]
 ) -> None:
     store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     guard.claim(B)
     with session_on(store, scoped) as session:
         write(store, session, b"before")
-        with pytest.raises(StaleToken):
-            guard.advance(session, A)
+        with pytest.raises(error):
+            guard.advance(session, given)
         write(store, session, b"stale")
-        with pytest.raises(StaleToken):
+        with pytest.raises(error):
             session.commit()
         with contextlib.suppress(Exception):
             write(store, session, b"stale")
@@ -385,14 +398,17 @@ def test_a_two_phase_transaction_does_not_commit_what_was_refused(
 
 @pytest.mark.hazard("H47")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_driver_does_not_commit_what_was_refused(kind: str, stores: Stores) -> None:
+@pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
+def test_a_driver_does_not_commit_what_was_refused(
+    kind: str, stores: Stores, given: Any, error: type[Exception]
+) -> None:
     store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     guard.claim(B)
     with contextlib.closing(store.connect()) as connection:
         write(store, connection, b"before")
-        with pytest.raises(StaleToken):
-            guard.advance(connection, A)
+        with pytest.raises(error):
+            guard.advance(connection, given)
         if kind != "sqlite":  # which has no transaction that only a rollback can end
             with pytest.raises(Exception, match="transaction"):
                 write(store, connection, b"stale")

@@ -20,7 +20,7 @@ import pytest
 import zklock
 from tests.contract.fencing.conftest import Stores
 from tests.contract.support import freeze
-from zklock.errors import NotOwner, StaleToken
+from zklock.errors import LockLost, NotOwner, StaleToken
 from zklock.fencing import verify_owner
 from zklock.testing import ZooKeeperServer
 from zklock.testing.guard_conformance import Handle, Subject
@@ -57,6 +57,8 @@ def hold(subject: Subject, hosts: str, path: str, with_grant: bool, parent: Conn
                 handle.write(data, grant if with_grant else grant.token)
             except StaleToken as error:
                 parent.send((held, "refused", str(error)))
+            except LockLost as error:
+                parent.send((held, "lost", str(error)))
             else:
                 parent.send((held, "accepted", ""))
 
@@ -179,15 +181,18 @@ def test_the_window_without_a_claim(kind: str, tell: Any) -> None:
     assert story.handle.read() == b"B"
 
 
-def test_inside_zookeeper_a_grant_leaves_no_window(tell: Any) -> None:
-    story = tell("zookeeper", with_grant=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grant_that_its_own_process_knows_to_be_over_leaves_no_window(
+    kind: str, tell: Any
+) -> None:
+    story = tell(kind, with_grant=True)
     assert story.late_write(b"A, in time") == (True, "accepted", "")
     story.pause()
     grant = story.acquire()
     story.resume()
     held, outcome, message = story.late_write(b"A, late")
-    assert (held, outcome) == (False, "refused")
-    assert f"the grant of token {story.token} is over, because its node {story.path}/_c_" in message
+    assert (held, outcome) == (False, "lost")
+    assert message.startswith(f"{story.path}: lock lost at ")
     assert story.handle.read() == b"A, in time"
     story.handle.write(b"B", grant)
     assert story.handle.read() == b"B"

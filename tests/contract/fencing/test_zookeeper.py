@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
@@ -34,6 +34,7 @@ from zklock.errors import (
     ClientClosed,
     GuardUnusable,
     NoAnswer,
+    NotHeld,
     NotOwner,
     OutcomeUnknown,
     StaleToken,
@@ -190,6 +191,11 @@ def test_errors_of_kazoo_are_told_as_ours(
     assert caught.value.__cause__ is raw
 
 
+class Elsewhere(NamedTuple):
+    token: FencingToken
+    path: str
+
+
 def test_a_grant_is_fenced_by_its_own_node_before_anybody_claims(
     client: KazooClient, guard: ZooKeeperGuard, path: str
 ) -> None:
@@ -199,16 +205,20 @@ def test_a_grant_is_fenced_by_its_own_node_before_anybody_claims(
     assert grant is not None
     guard.claim(grant)
     guard.transaction(grant).set_data(f"{path}/data", b"a").commit()
+    begun = guard.transaction(grant).set_data(f"{path}/data", b"late")
     lock.release()
+    with pytest.raises(NotHeld):
+        begun.commit()
+    elsewhere = Elsewhere(grant.token, grant.path)  # a process that knows of no release
     with pytest.raises(StaleToken) as caught:
-        guard.transaction(grant).set_data(f"{path}/data", b"late").commit()
+        guard.transaction(elsewhere).set_data(f"{path}/data", b"late").commit()
     assert str(caught.value) == (
         f"{path}/mark: the grant of token {grant.token} is over, because its node "
         f"{grant.path} is gone: stop its work and acquire the lock again"
     )
     assert caught.value.highest == grant.token
     with pytest.raises(StaleToken):
-        guard.claim(grant)
+        guard.claim(elsewhere)
     # The token alone is still the highest.
     guard.transaction(grant.token).set_data(f"{path}/data", b"window").commit()
     assert client.get(f"{path}/data")[0] == b"window"

@@ -10,8 +10,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from zklock import fencing
-from zklock.errors import GuardUnusable, StaleToken
-from zklock.fencing.guard import admit, parse_mark, resource_name, token_of
+from zklock.errors import GuardUnusable, LockLost, NotHeld, StaleToken
+from zklock.fencing.guard import admit, carried_by, parse_mark, resource_name, token_of
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
@@ -24,6 +24,35 @@ class Carrier:
 def test_a_token_and_what_carries_one_are_taken() -> None:
     assert token_of(A) is A
     assert token_of(Carrier()) is A
+
+
+class Ended(Carrier):
+    held = False
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [LockLost("lost"), NotHeld("released")])
+def test_a_grant_that_is_over_is_refused_in_its_own_words(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        token_of(Ended(error))
+    assert caught.value is error
+    assert carried_by(Ended(error)) is A
+
+
+def test_what_says_no_more_than_that_it_is_not_held_is_lost() -> None:
+    class Silent(Carrier):
+        held = False
+
+    for carrier in (Silent(), Ended()):
+        with pytest.raises(LockLost, match=f"^token {A} is not held any more: stop its work") as it:
+            token_of(carrier)
+        assert it.value.token is A
 
 
 @pytest.mark.parametrize("value", [33, "33", str(A), None, True, 3.0, (7, 33), object()])

@@ -222,6 +222,24 @@ class TakesNumbers(Toy):
         super().claim(token)
 
 
+class TakesWhatIsOver(Toy):
+    """A grant counts as its token, held or not."""
+
+    def claim(self, token: Any) -> None:
+        super().claim(getattr(token, "token", token))
+
+    def write(self, data: bytes, token: Any) -> None:
+        super().write(data, getattr(token, "token", token))
+
+
+class ReadsTheMarkFirst(Toy):
+    """The mark is looked at before the grant."""
+
+    def claim(self, token: Fenced) -> None:
+        self.highest()
+        super().claim(token)
+
+
 class NamesWrongHighest(Toy):
     def check(self, token: FencingToken) -> None:
         try:
@@ -280,6 +298,8 @@ MUTANTS: list[tuple[Subject, set[str]]] = [
     (Cell(handle=WritesThenChecks), {"order", "claim", "interleavings"}),
     (Cell(handle=NoMutualExclusion), {"rising", "stopped"}),
     (Cell(handle=TakesNumbers), {"types"}),
+    (Cell(handle=TakesWhatIsOver), {"over"}),
+    (Cell(handle=ReadsTheMarkFirst), {"over"}),
     (Cell(handle=NamesWrongHighest), {"order", "claim", "interleavings"}),
     (Cell(handle=StartsAnew), {"lost_mark"}),
     (Cell(handle=BlindToHighest), {"order", "claim", "edges", "interleavings"}),
@@ -317,7 +337,7 @@ def test_a_right_guard_passes_and_is_reported() -> None:
     assert heads.split() == [check.name for check in CHECKS]
     cells = dict(zip(heads.split(), row.split()[1:], strict=True))
     assert int(cells.pop("stopped")) > 20
-    assert list(cells.values()) == ["9", "3", "55", "7", "200", "3", "3", "-", "1", "2"]
+    assert list(cells.values()) == ["9", "3", "55", "7", "2", "200", "3", "3", "-", "1", "2"]
 
 
 @dataclass

@@ -32,7 +32,10 @@ with embedded() as server, zklock.connect(server.hosts) as client:
         child = os.fork()
         if child == 0:
             signal.alarm(5)
-            calls = lambda: guard.claim(grant), lambda: verify_owner(client, "/lock", grant)
+            calls = (
+                lambda: guard.claim(grant.token),
+                lambda: verify_owner(client, "/lock", grant),
+            )
             os._exit(0 if all(map(refused, calls)) else 1)
         status = os.waitpid(child, 0)[1]
 assert status == 0, status

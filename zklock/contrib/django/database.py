@@ -18,10 +18,10 @@ def fenced_atomic(token: Fenced, resource: str, *, using: str | None = None) -> 
     ``token`` is a ``FencingToken`` or a grant. ``resource`` names the mark, see ``create_mark()``.
     Read what the change depends on inside the block.
 
-    Raises ``StaleToken``, ``GuardUnusable``, ``SnapshotTooOld`` and ``TransactionEnded`` as
-    ``SqlGuard.advance`` does; nothing of the block is then committed. Inside another ``atomic()``
-    it sets no savepoint: after any error in the block the whole transaction can only be rolled
-    back.
+    Raises ``StaleToken``, ``LockLost`` and ``NotHeld`` for a grant that is over, ``GuardUnusable``,
+    ``SnapshotTooOld`` and ``TransactionEnded`` as ``SqlGuard.advance`` does; nothing of the block
+    is then committed. Inside another ``atomic()`` it sets no savepoint: after any error in the
+    block the whole transaction can only be rolled back.
     """
     with transaction.atomic(using=using, savepoint=False), fence(token, resource, using=using):
         yield

@@ -204,7 +204,7 @@ class SqlMark:
 
         return work
 
-    def _advance_on(self, connection: Any, given: FencingToken) -> SqlFence:
+    def _advance_on(self, connection: Any, token: Fenced) -> SqlFence:
         """Advance the mark inside the open transaction of ``connection``, which is synchronous."""
         session = self._on(connection)
         # MySQL's refusal begins a transaction: it must not do so on a connection without one.
@@ -213,6 +213,7 @@ class SqlMark:
             with told(self._resource):
                 begun = first and session.in_transaction()
                 if begun or not first:
+                    given = token_of(token)
                     mark, stamp = self._lock(session)
                     begun = begun or session.in_transaction()
                 if begun:

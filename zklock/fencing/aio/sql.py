@@ -18,7 +18,7 @@ from zklock.fencing._sql.errors import awaited_of_the_user, told
 from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work, pauses
 from zklock.fencing._sql.session import AlchemySession, Session
 from zklock.fencing._sql.statements import TABLE, Dialect
-from zklock.fencing.guard import Fenced, token_of
+from zklock.fencing.guard import Fenced
 from zklock.token import FencingToken
 
 
@@ -70,8 +70,7 @@ class SqlGuard(SqlMark):
         Errors, and the rules after an error, are as in ``zklock.fencing.SqlGuard.advance``. After a
         cancellation the transaction can only be rolled back, too.
         """
-        given = token_of(token)
-        fence = await _alchemy(connection).run_sync(lambda inner: self._advance_on(inner, given))
+        fence = await _alchemy(connection).run_sync(lambda inner: self._advance_on(inner, token))
         return SqlFence(connection, fence)
 
     async def claim(self, token: Fenced, *, attempts: int = ATTEMPTS) -> None:
