@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 import logging
 import re
+import time
 from typing import Any
 
 import pytest
@@ -106,3 +108,66 @@ def test_a_pool_loses_its_shards_in_one_line(caplog: pytest.LogCaptureFixture) -
     assert len(shards) == 12
     assert all(f"{each} (token " in line.getMessage() for each in shards)
     assert "_ShardGrant" not in caplog.text
+
+
+def test_a_loss_names_the_real_time_under_a_frozen_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated() as sim:
+        client = sim.client()
+        (grant,) = held(client, "/locks/report")
+        for name in ("time", "time_ns"):  # as freezegun does
+            monkeypatch.setattr(time, name, lambda: 0)
+        losses: list[zklock.Loss] = []
+        grant.add_lost_callback(losses.append)
+        before = real_seconds()
+        sim.expire(client)
+        sim.advance(1.0)
+        after = real_seconds()
+    told = re.search(WHEN, str(losses[0]))
+    assert told is not None
+    assert before <= calendar.timegm(time.strptime(told[0], "%Y-%m-%dT%H:%M:%SZ")) <= after
+
+
+def real_seconds() -> int:
+    return int(time.clock_gettime(time.CLOCK_REALTIME))
+
+
+def test_a_client_that_was_stopped_is_not_said_to_be_refused() -> None:
+    with simulated() as sim:
+        client = sim.client()
+        (grant,) = held(client, "/locks/report")
+        client.stop()
+        end = "the client was stopped; stop the guarded work and connect first, then acquire again"
+        with pytest.raises(zklock.LockLost, match=f": {end}$"):
+            grant.check()
+
+
+@pytest.mark.parametrize(
+    ("reason", "refused", "end"),
+    [
+        (
+            zklock.LossReason.FORKED,
+            False,
+            "this process was forked from the one that holds the lock; stop the guarded work and "
+            "connect first, then acquire again",
+        ),
+        (
+            zklock.LossReason.CLIENT_CLOSED,
+            True,
+            "the client's credentials were refused; stop the guarded work and connect first, then "
+            "acquire again",
+        ),
+        (
+            zklock.LossReason.NODE_DELETED,
+            False,
+            "the contender's node was deleted by somebody else; stop the guarded work and acquire "
+            "again",
+        ),
+    ],
+    ids=str,
+)
+def test_a_loss_says_what_to_do_first(reason: zklock.LossReason, refused: bool, end: str) -> None:
+    with simulated() as sim:
+        (grant,) = held(sim.client(), "/locks/report")
+        grant._note_loss(reason, noticed=1.0, lease_end=2.0, refused=refused)
+        with pytest.raises(zklock.LockLost, match=f": {end}$"):
+            grant.check()

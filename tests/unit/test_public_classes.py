@@ -52,6 +52,13 @@ def test_an_error_about_a_value_is_left_as_it_is(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=named)
+def test_a_client_that_was_not_awaited_is_told_to_be(cls: Any) -> None:
+    options = {"limit": 1} if cls.__name__ == "Semaphore" else {}
+    with pytest.raises(TypeError, match=r"not Connecting: await it first, as in client = await "):
+        cls(zklock.aio.connect("127.0.0.1:1"), "/path", **options)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=named)
 def test_every_option_is_shown(cls: type) -> None:
     parameters = inspect.signature(cls).parameters
     assert {"client", "path", "identity", "session_timeout", "lease_fraction"} <= set(parameters)

@@ -12,6 +12,7 @@ import pytest
 
 import zklock
 from zklock import errors
+from zklock._ground import loss
 from zklock._kazoo import failures, refusals
 from zklock._recipes.effects import Failure
 
@@ -161,7 +162,12 @@ def begins(entry: str, message: str) -> bool:
     return head != entry and len(words) >= 3 and message.startswith(f"{head} ")
 
 
-PASSED_ON = {*(each.value for each in zklock.LossReason), *(each.value for each in Failure)}
+PASSED_ON = {
+    *(each.value for each in zklock.LossReason),
+    loss.STOPPED,
+    loss.REFUSED,
+    *(each.value for each in Failure),
+}
 """Texts that stand in a gap of a message, and have entries of their own."""
 
 HINTS = {meaning.hint for meaning in failures.MEANINGS.values() if meaning.hint} | {

@@ -312,9 +312,13 @@ class GrantBase(Losable):
         self._note_loss(reason, noticed=noticed, lease_end=lease_end)
         self._tell_loss()
 
-    def _note_loss(self, reason: LossReason, *, noticed: float, lease_end: float) -> None:
-        """Lose the grant if it is held. Tells nobody yet."""
+    def _note_loss(
+        self, reason: LossReason, *, noticed: float, lease_end: float, refused: bool = False
+    ) -> None:
+        """Lose the grant if it is held. Tells nobody yet. ``refused``: the credentials were."""
         loss = Loss(reason, self, noticed, lease_end)
+        if refused:
+            object.__setattr__(loss, "_refused", True)
         end = End(grant_state.TABLE[self._given, Step.LOSE], loss)
         self._end_with(end)
 

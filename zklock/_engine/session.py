@@ -166,9 +166,10 @@ class Session(NotCopyable, WireObserver):
             self._handler.observe(self)
         elif settings.session_timeout is None:
             log.warning(
-                "this client was not made by zklock.connect(): zklock does not know its session "
-                "timeout and assumes %s s; a lost connection ends every lease at once: pass "
-                "session_timeout= where it is known",
+                "this client has no zklock.Handler: make it with handler=zklock.Handler(), or by "
+                "zklock.connect(); without one, zklock assumes %s s as the session timeout unless "
+                "session_timeout= gives it, leases are shorter, and a lost connection ends every "
+                "lease at once",
                 ASSUMED_TIMEOUT,
                 extra=log_fields(),
             )
@@ -768,7 +769,13 @@ class Session(NotCopyable, WireObserver):
         if grant is None:
             self._nodes.forget([path])
             return
-        grant._note_loss(reason, noticed=self._clock(), lease_end=self._lease.end)
+        closed = reason is LossReason.CLIENT_CLOSED
+        grant._note_loss(
+            reason,
+            noticed=self._clock(),
+            lease_end=self._lease.end,
+            refused=closed and states.refused(self.client),
+        )
         if grant._loss is not None:  # by this call, or before it by the grant itself
             losses.append(grant._loss)
         self.deferred.add(grant._tell_loss)
@@ -993,10 +1000,11 @@ def _warn(losses: list[Loss]) -> None:
     if len(named) > _NAMED:
         named[_NAMED:] = [f"and {len(named) - _NAMED} more"]
     log.warning(
-        "%d locks of one session lost at %s: %s; stop the guarded work and acquire again: %s",
+        "%d locks of one session lost at %s: %s; stop the guarded work and %s: %s",
         len(losses),
         first._since,
-        first.reason.value,
+        first._why,
+        first._todo,
         ", ".join(named),
         extra=log_fields(session_id=first.grant.session_id, reason=first.reason),
     )

@@ -51,6 +51,10 @@ class LostGrant(Protocol):
         """Raise ``LockLost``."""
 
 
+STOPPED, REFUSED = "the client was stopped", "the client's credentials were refused"
+"""The two cases of ``CLIENT_CLOSED``."""
+
+
 class LossReason(Enum):
     """Why a grant ended without a release."""
 
@@ -75,11 +79,24 @@ class Loss:
     noticed: float
     lease_end: float
     _made: float = field(
-        default_factory=lambda: time.time(),  # noqa: PLW0108 - the simulator replaces ``time``
+        # Not time(), which tests freeze.
+        default_factory=lambda: time.clock_gettime(time.CLOCK_REALTIME),
         init=False,
         repr=False,
         compare=False,
     )
+    _refused: bool = field(default=False, init=False, repr=False, compare=False)
+
+    @property
+    def _why(self) -> str:
+        if self.reason is not LossReason.CLIENT_CLOSED:
+            return self.reason.value
+        return REFUSED if self._refused else STOPPED
+
+    @property
+    def _todo(self) -> str:
+        over = self.reason in {LossReason.CLIENT_CLOSED, LossReason.FORKED}
+        return "connect first, then acquire again" if over else "acquire again"
 
     @property
     def _since(self) -> str:
@@ -91,7 +108,7 @@ class Loss:
     def __str__(self) -> str:
         return (
             f"{self.grant.lock_path}: lock lost at {self._since}, token {self.grant.token}: "
-            f"{self.reason.value}; stop the guarded work and acquire again"
+            f"{self._why}; stop the guarded work and {self._todo}"
         )
 
 

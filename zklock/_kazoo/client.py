@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from typing import Any, Protocol, TypeAlias
 
@@ -34,6 +35,11 @@ class AnyClient(Protocol):
 def check_type(client: object) -> None:
     """Raise ``TypeError`` unless ``client`` is one of kazoo's."""
     if not isinstance(client, KazooClient):
+        if inspect.isawaitable(client):
+            raise TypeError(
+                f"pass a started KazooClient, not {type(client).__name__}: await it first, as in "
+                "client = await zklock.aio.connect(hosts)"
+            )
         raise TypeError(
             f"pass a started KazooClient, such as zklock.connect() returns, "
             f"not {type(client).__name__}"

@@ -44,6 +44,11 @@ def over(client: KazooClient) -> bool:
     return client.client_state in {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
 
 
+def refused(client: KazooClient) -> bool:
+    """Whether the client's credentials were refused."""
+    return bool(client.client_state is KeeperState.AUTH_FAILED)
+
+
 def session_id(client: KazooClient) -> int | None:
     """Return the session's id, or ``None`` without a session."""
     known = client.client_id
