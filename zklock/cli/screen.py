@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -42,10 +42,12 @@ class _Table(DataTable[Text]):
         heads: Sequence[str],
         rows: Sequence[Sequence[str]],
         keys: Sequence[str],
-        drops: Sequence[str] = (),
+        drops: Sequence[str],
+        least: Mapping[str, int],
     ) -> None:
-        """Show these rows below the heads; the keys name them. For ``drops`` see ``fitted``."""
-        heads, *rows = fitted([heads, *rows], self.app.size.width - 2, table.SHRINKS, drops)
+        """Show these rows below the heads; the keys name them. For the others see ``fitted``."""
+        width = self.app.size.width - 2
+        heads, *rows = fitted([heads, *rows], width, table.SHRINKS, drops, least)
         before = self.chosen()
         at = self.cursor_row
         top = self.scroll_offset.y
@@ -110,11 +112,14 @@ class _Queue(Screen[None]):
                 keys = [str(number) for number in range(len(rows))]
                 head = f"pool, {pool.shards} shards, {pool.orphans} without an owner"
         self.query_one("#head", Static).update(_headed(self._path, head, look))
-        self.query_one(_Table).show(heads, rows, keys)
+        self.query_one(_Table).show(heads, rows, keys, table.QUEUE_DROPS, {})
 
 
 class Top(App[None]):
-    """The screen: it shows each look as it comes. ``ended_by``: the signal that has ended it."""
+    """The screen: it shows each look as it comes, and draws its ages anew at each ``interval``.
+
+    ``ended_by``: the signal that has ended it.
+    """
 
     TITLE = "zklock top"
     CSS = """
@@ -132,8 +137,16 @@ class Top(App[None]):
         Binding("escape", "all", "All", show=False),
     ]
 
-    def __init__(self, seen: Iterator[Look], root: str, order: table.Order, part: str = "") -> None:
+    def __init__(
+        self,
+        seen: Iterator[Look],
+        root: str,
+        order: table.Order,
+        part: str = "",
+        interval: float = _LOOK_AT_TERMINAL,
+    ) -> None:
         super().__init__()
+        self._interval = interval
         self._seen = seen
         self._root = root
         self._order = order
@@ -156,6 +169,7 @@ class Top(App[None]):
         self._home = asyncio.get_running_loop()
         self.query_one("#locks").focus()
         self.set_interval(_LOOK_AT_TERMINAL, self._end_without_terminal)
+        self.set_interval(self._interval, self._draw)  # ages grow where nothing changes
         self._draw()
         # A thread of the screen's own would be waited for at the end, and a look may take long.
         threading.Thread(target=self._follow, name="zklock-top", daemon=True).start()
@@ -215,7 +229,7 @@ class Top(App[None]):
         main.query_one("#head", Static).update(_headed(self._root, head, look))
         heads = table.heads(table.COLUMNS, look)
         cells, keys = [row.cells() for row in rows], [row.key for row in rows]
-        main.query_one(_Table).show(heads, cells, keys, table.DROPS)
+        main.query_one(_Table).show(heads, cells, keys, table.DROPS, table.least(rows))
         if isinstance(self.screen, _Queue):
             self.screen.refresh_rows()
 

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     with ends_on_signals() as ending, connection.connected(options, _STOP_SECONDS) as client:
         reader = Reader(client, options.root, follow=True)
         seen = addressed(looks(reader, options.interval), _clients(client, options))
-        screen = Top(seen, options.root, options.sort, options.filter)
+        screen = Top(seen, options.root, options.sort, options.filter, options.interval)
         ending.divert(screen.end_by)
         with drawn_on_stdout():
             screen.run()
@@ -91,11 +91,14 @@ def _once(options: argparse.Namespace) -> int:
         print(json_of(path=options.root, **table.to_json(seen, options.sort, options.filter)))
         return Status.OK
     print(table.summary(seen))
-    found = [row.cells() for row in table.rows(seen, options.sort, options.filter)]
+    rows = table.rows(seen, options.sort, options.filter)
+    found = [row.cells() for row in rows]
     heads = table.heads(table.COLUMNS, seen)
     width = columns()
     if width is not None:
-        heads, *found = fitted([heads, *found], width, table.SHRINKS, table.DROPS)
+        heads, *found = fitted(
+            [heads, *found], width, table.SHRINKS, table.DROPS, table.least(rows)
+        )
     for line in aligned([list(map(str.upper, heads)), *found] if found else [], width):
         print(line)
     return Status.OK

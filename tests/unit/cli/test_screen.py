@@ -288,7 +288,7 @@ def test_into_a_pool() -> None:
 
     async def acts(desk: Desk) -> None:
         await desk.shows(look)
-        assert desk.column(2) == ["2 workers own 3 of 4 shards"]
+        assert desk.column(2) == ["3/4 shards, 2 workers"]
         await desk.pilot.press("enter")
         await desk.until(lambda: desk.column() == ["w1", "w2"])
         assert desk.head() == "/locks/pool: pool, 4 shards, 1 without an owner"
@@ -351,3 +351,44 @@ def test_a_signal_after_its_end_changes_nothing_but_what_is_said() -> None:
     asyncio.run(ends())
     app.end_by(signal.SIGTERM)
     assert app.ended_by == signal.SIGTERM
+
+
+def test_ages_grow_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.clock = int(NOW)
+    world.queue("/locks/nightly", 0x10, "host-3")
+    look = seen(world)
+
+    async def acts(desk: Desk) -> None:
+        await desk.shows(look)
+        before = desk.column(3)
+        monkeypatch.setattr(model, "time", SimpleNamespace(time=lambda: NOW + 60))
+        await desk.until(lambda: desk.column(3) != before)
+        await desk.pilot.press("enter")
+        await desk.until(lambda: len(desk.app.screen_stack) == 2)
+        (age,) = desk.column(4)
+        monkeypatch.setattr(model, "time", SimpleNamespace(time=lambda: NOW + 120))
+        await desk.until(lambda: desk.column(4) != [age])
+        assert desk.app._look is look
+
+    play(acts)
+
+
+def test_at_80_columns_no_number_and_no_session_is_cut() -> None:
+    world = some()
+    world.queue("/locks/a-rather-long-name/of-a-lock", 0x10000ABCDEF0012, "host-3:811:MainThread")
+    picture = world.picture()
+    workers = [model.WorkerView(f"w{at}", 4, 4, draining=False, capacity=1.0) for at in range(12)]
+    pools = [model.PoolView("/locks/a-long-name/of-a-pool", 48, workers, 0)]
+    look = Look(model.Picture(picture.locks, pools))
+
+    async def acts(desk: Desk) -> None:
+        await desk.shows(look)
+        assert "48/48 shards, 12 workers" in desk.column(2)
+        row = next(at for at, path in enumerate(desk.column()) if "-lock" in path)
+        desk.table().move_cursor(row=row)
+        await desk.pilot.press("enter")
+        await desk.until(lambda: len(desk.app.screen_stack) == 2)
+
+    drawn = play(acts, "0x10000abcdef0012", (80, 14))
+    assert all(len(line) <= 80 for line in text_of(drawn))

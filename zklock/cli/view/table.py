@@ -63,6 +63,8 @@ SHRINKS = ("path", "holder", "identity", "worker")
 """The columns whose texts lose their middles where there is little room."""
 DROPS = ("session", "token", "client")
 """The columns of locks that go where there is too little room, one after the other."""
+QUEUE_DROPS = ("token", "session", "client")
+"""The columns of a queue that go where there is too little room, one after the other."""
 POOL_ROW = "\0pool"
 """The end of the key of a pool's row. No path has it."""
 CLIENT = "client"
@@ -87,6 +89,13 @@ def rows(look: Look, order: Order = Order.WAITING, part: str = "") -> list[Row]:
         Order.PATH: lambda row: row.path,
     }
     return sorted(found, key=keys[order])
+
+
+def least(rows: Sequence[Row]) -> dict[str, int]:
+    """Return the least widths of the columns that shrink: the text of a pool stays whole."""
+    pools = [len(row.holder) for row in rows if row.kind == What.POOL.value]
+    holder = min(max(pools, default=0), 24)
+    return {"holder": holder, "path": 32 - holder} if holder > 16 else {}
 
 
 def queue_rows(lock: LockView, addresses: Mapping[int, str]) -> list[list[str]]:
@@ -191,9 +200,8 @@ def _lock(lock: LockView, addresses: Mapping[int, str]) -> Row:
 
 
 def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
-    owned = pool.shards - pool.orphans
-    own = "owns" if len(pool.workers) == 1 else "own"
-    said = f"{many(len(pool.workers), 'worker')} {own} {owned} of {pool.shards} shards"
+    owned = f"{pool.shards - pool.orphans}/{many(pool.shards, 'shard')}"
+    said = f"{owned}, {many(len(pool.workers), 'worker')}"
     client = "-" if addresses else None
     return Row(pool.path, What.POOL.value, said, None, 0, None, "-", "-", client)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -103,11 +104,13 @@ def fitted(
     width: int,
     shrinks: Sequence[str],
     drops: Sequence[str] = (),
+    least: Mapping[str, int] = MappingProxyType({}),
 ) -> list[list[str]]:
     """Return the rows so that ``aligned`` makes lines of ``width``, as far as that can be.
 
     The first row has the names of the columns. Texts of the columns ``shrinks`` lose their middles,
-    but are not made shorter than 16. If that is not enough, columns of ``drops`` go, in this order.
+    but are not made shorter than 16, or than ``least`` says for their column. If that is not
+    enough, columns of ``drops`` go, in this order.
     """
     columns = list(zip(*rows, strict=True))
     for drop in (None, *drops):
@@ -116,11 +119,13 @@ def fitted(
         able = [at for at, column in enumerate(columns) if column[0] in shrinks]
         while sum(sizes) + 2 * (len(sizes) - 1) > width and able:
             longest = max(able, key=sizes.__getitem__)
-            if sizes[longest] <= _LEAST:
-                break
+            floor = least.get(columns[longest][0], _LEAST)
+            if sizes[longest] <= floor:
+                able.remove(longest)
+                continue
             over = sum(sizes) + 2 * (len(sizes) - 1) - width
-            others = max((sizes[at] for at in able if at != longest), default=_LEAST)
-            sizes[longest] -= max(1, min(over, sizes[longest] - max(others, _LEAST)))
+            others = max((sizes[at] for at in able if at != longest), default=floor)
+            sizes[longest] -= max(1, min(over, sizes[longest] - max(others, floor)))
         if sum(sizes) + 2 * (len(sizes) - 1) <= width:
             break
     return [
