@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -828,3 +829,20 @@ def test_where_no_zookeeper_answers(command: str, zk: Commands) -> None:
     code, out, errors = zk.run(command, *options, "/x", *more)
     assert (code, out) == (69, "")
     assert "no ZooKeeper server of 127.0.0.1:1 answered" in errors
+
+
+def test_a_persistent_contender_is_told_with_its_remedy(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient
+) -> None:
+    node = zklock_client.create(
+        f"{zklock_path}/_c_{uuid.uuid4()}-lock-", b"gone", sequence=True, makepath=True
+    )
+    told = f"{node} belongs to no session: it stays when its process ends, and later contenders"
+    remedy = f"if nobody needs it, delete it: zklock break {zklock_path} "
+    for command in (["show"], ["ls"], ["run", "-v", "-w", "0.5"]):
+        more = ["true"] if command[0] == "run" else []
+        status, out, error = zk.run(*command, zklock_path, *more)
+        assert status == (75 if more else 0)
+        assert told in error
+        assert remedy in error
+        assert "0x0" not in out + error

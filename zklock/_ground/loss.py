@@ -90,7 +90,7 @@ class Loss:
     @property
     def _why(self) -> str:
         if self.reason is not LossReason.CLIENT_CLOSED:
-            return self.reason.value
+            return str(self.reason.value)
         return REFUSED if self._refused else STOPPED
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zklock.cli import connection
-from zklock.cli.saying import say, say_limits, say_missing
+from zklock.cli.saying import say, say_limits, say_missing, say_orphans
 from zklock.cli.status import Status
 from zklock.cli.view.model import LockView, Picture, Place
 from zklock.cli.view.reader import Reader
@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if reader.missing:
         return say_missing("ls", options.root)
     say_limits("ls", reader)
+    say_orphans("ls", seen.locks)
     if not seen.locks and not seen.pools:
         say("ls", f"no lock is in use at or below {options.root}")
     return Status.OK

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zklock.cli.status import Status
@@ -18,6 +19,7 @@ from zklock.cli.view.text import lines, plain, rough, some
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from zklock.cli.view.model import LockView
     from zklock.cli.view.reader import Reader
 
 
@@ -48,6 +50,13 @@ def say_hidden(command: str, reader: Reader) -> None:
     """Say which nodes ACLs hide."""
     if reader.hidden:
         say(command, f"ACLs forbid reading {some(reader.hidden)}")
+
+
+def say_orphans(command: str, locks: Iterable[LockView]) -> None:
+    """Say which contenders are of no session, and how to remove them."""
+    for lock in locks:
+        for what, todo in lock.orphans():
+            say(command, f"a contender may be of a dead program: {what}: {todo}")
 
 
 def say_limits(command: str, reader: Reader) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zklock.cli import connection
-from zklock.cli.saying import columns, say_limits, say_missing
+from zklock.cli.saying import columns, say_limits, say_missing, say_orphans
 from zklock.cli.status import Status
 from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if found.what is What.MISSING:
         return say_missing("show", path, ": look for it with 'zklock ls'")
     say_limits("show", reader)
+    say_orphans("show", [found.lock] if found.lock else [])
     if options.json:
         print(json_of(**_told(found, strangers)))
     else:

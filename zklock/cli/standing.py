@@ -25,7 +25,9 @@ def standing(client: KazooClient, path: str, mine: int | None) -> tuple[str, int
         before = sum(one.sequence < mine for one in waiting)
         count += all(one.sequence != mine for one in waiting)
         where = f"number {before + 1} of "
-    return f"{plain(path)} is held by {holders or 'nobody'}; {where}{count} waiting", mine
+    told = f"{plain(path)} is held by {holders or 'nobody'}; {where}{count} waiting"
+    orphans = lock.orphans() if lock else ()
+    return "; ".join([told, *(f"{plain(what)}: {plain(todo)}" for what, todo in orphans)]), mine
 
 
 def _told(holder: Place) -> str:

@@ -113,3 +113,22 @@ def test_json() -> None:
     assert told["locks"][0]["contenders"][0]["holds"] is True
     assert told["locks"][0]["contenders"][0]["address"] is None
     assert told["deadlocks"] == {"certain": 0, "possible": 0}
+
+
+def test_a_persistent_contender_has_no_session_and_a_remedy() -> None:
+    world = World()
+    node = world.queue("/locks/old one", 0, "gone")
+    other = world.queue("/locks/old one", 0, "gone, too")
+    (lock,) = world.picture().locks
+    assert [row[6] for row in queue_rows(lock, {})] == ["none", "none"]
+    (row,) = rows(seen(world))
+    assert row.session == "none"
+    stays = "belongs to no session: it stays when its process ends, and later contenders wait for"
+    assert list(lock.orphans()) == [
+        (
+            f"{node} {stays} ever",
+            f"if nobody needs it, delete it: zklock break '/locks/old one' "
+            f"{lock.places[0].contender.token}",
+        ),
+        (f"{other} {stays} ever", f"if nobody needs it, delete it: zkCli.sh delete '{other}'"),
+    ]

@@ -511,19 +511,8 @@ def _contenders(picture: Picture) -> Iterator[Finding]:
         f"{many(len(picture.locks), 'lock')} in use, {many(waiting, 'waiting contender')}",
     )
     for lock in picture.locks:
-        for place in lock.places:
-            if place.contender.session_id == 0:
-                yield problem(
-                    "orphan",
-                    f"{place.contender.path} belongs to no session: it stays when its process "
-                    "ends, and later contenders wait for ever",
-                    "if nobody needs it, delete it: "
-                    + (
-                        f"zklock break {lock.path} {place.contender.token}"
-                        if place.contender.holds and place.contender.token
-                        else f"zkCli.sh delete {place.contender.path}"
-                    ),
-                )
+        for what, todo in lock.orphans():
+            yield problem("orphan", what, todo)
         if _mixed(lock):
             yield warning(
                 "kazoo",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -109,6 +110,16 @@ class Place:
         return None if number is None else session_text(number)
 
     @property
+    def shown_session(self) -> str:
+        """The session's id for people: a persistent node has none."""
+        return "none" if self.persistent else self.session or "-"
+
+    @property
+    def persistent(self) -> bool:
+        """Whether its node belongs to no session, and stays when its program has ended."""
+        return self.contender.session_id == 0
+
+    @property
     def owner(self) -> Owner:
         """What tells contenders of one owner from others."""
         return self.contender.session_id, self.contender.identity
@@ -209,6 +220,22 @@ class LockView:
     def name(self) -> str:
         """What it is, with the limit if there is one."""
         return self.what.value if self.limit is None else f"{self.what.value} of {self.limit}"
+
+    def orphans(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with each persistent contender, and how to remove it."""
+        for place in self.places:
+            it = place.contender
+            if place.persistent:
+                yield (
+                    f"{it.path} belongs to no session: it stays when its process ends, and later "
+                    "contenders wait for ever",
+                    "if nobody needs it, delete it: "
+                    + (
+                        f"zklock break {shlex.quote(self.path)} {it.token}"
+                        if it.holds and it.token
+                        else f"zkCli.sh delete {shlex.quote(it.path)}"
+                    ),
+                )
 
     def numbered(self) -> Iterator[tuple[int | None, Place]]:
         """Yield each with its number among those who wait, ``None`` for those who hold."""

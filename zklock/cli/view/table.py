@@ -108,7 +108,7 @@ def queue_rows(lock: LockView, addresses: Mapping[int, str]) -> list[list[str]]:
             named(place.contender.identity),
             short(place.age),
             "-" if place.contender.token is None else str(place.contender.token),
-            place.session or "-",
+            place.shown_session,
             *([_client(place, addresses)] if addresses else []),
         ]
         for number, place in lock.numbered()
@@ -194,7 +194,7 @@ def _lock(lock: LockView, addresses: Mapping[int, str]) -> Row:
         len(waiting),
         _oldest(waiting),
         "-" if token is None else str(token),
-        "-" if first is None else first.session or "-",
+        "-" if first is None else first.shown_session,
         (_client(first, addresses) if first else "-") if addresses else None,
     )
 
