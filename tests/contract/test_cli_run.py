@@ -415,6 +415,39 @@ def test_what_the_command_leaves_behind_goes_on(
     await_file(tmp_path / "went")
 
 
+def test_with_all_the_lock_is_kept_until_every_descendant_has_ended(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    # The one that is left has left the command's group and session, and is a grandchild's child.
+    stays = f"{BEGIN.format(tmp_path)} {until(tmp_path / 'go')}; echo yes > {tmp_path}/went"
+    line = f"(setsid sh -c '{stays}; true' &) >/dev/null 2>&1 </dev/null; "
+    line += f"{until(tmp_path / 'began')}; exit 7"
+    runner = zk.start("run", "--all", zklock_path, "-c", line)
+    await_file(tmp_path / "began")
+    left = {int((tmp_path / "began").read_text())}
+    wait_for(lambda: children_of(supervisor_of(runner)) == left, PATIENCE)
+    assert zk.run("run", "-n", zklock_path, "true")[0] == 75
+    (tmp_path / "go").touch()
+    assert runner.wait(PATIENCE) == 7
+    assert (tmp_path / "went").exists()
+    gone(zklock_client, zklock_path)
+
+
+def test_with_all_what_is_left_gets_sigterm_and_its_grace(
+    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+) -> None:
+    left = f"trap 'echo yes > {tmp_path}/told; exit' TERM; {BEGIN.format(tmp_path)}"
+    left += " while :; do sleep 0.02; done"
+    line = f"({left}) >/dev/null 2>&1 </dev/null & {until(tmp_path / 'began')}"
+    runner = zk.start("run", "--all", zklock_path, "-c", line)
+    await_file(tmp_path / "began")
+    wait_for(lambda: len(children_of(supervisor_of(runner))) == 1, PATIENCE)
+    runner.terminate()
+    assert runner.wait(PATIENCE) == 0
+    assert (tmp_path / "told").exists()
+    gone(zklock_client, zklock_path)
+
+
 def test_children_that_the_runner_had_before_are_left_alone(
     zk: Commands, zklock_path: str, tmp_path: Path
 ) -> None:

@@ -119,11 +119,14 @@ class Child:
         environ: Mapping[str, str],
         first: Limits,
         limits: Callable[[], Limits | None],
+        *,
+        all_: bool,
     ) -> None:
         """Start the command. ``OSError`` if it cannot be run.
 
         ``first``: until when it may run. ``limits`` tells it anew; it is called again and again, on
-        another thread, for as long as the command runs. ``None``: the lease is over.
+        another thread, for as long as the command runs. ``None``: the lease is over. ``all_``: it
+        runs until all that it has started has ended.
         """
         self._act_at = first.act_at
         watcher = threading.Thread(
@@ -136,7 +139,9 @@ class Child:
         encoded = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
         lender = None if _in_pipeline() else os.getpgrp()  # else as soon as the command uses it
         with contextlib.suppress(ConnectionError):  # then the thread finds that it is gone
-            self._wire.send(supervisor.RUN, argv, encoded, first.term_at, first.kill_at, lender)
+            self._wire.send(
+                supervisor.RUN, argv, encoded, first.term_at, first.kill_at, lender, all_
+            )
         self._socket.setblocking(False)
         self._begun = True
         born = self._born.get()

@@ -82,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the lock for this long after the grant, even if the command ends earlier: a "
         "job that several hosts start, by clocks that differ, runs once",
     )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="keep the lock until all processes that the command has started have ended, too",
+    )
     add_command_options(parser, "lock")
 
 

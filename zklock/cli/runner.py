@@ -175,7 +175,9 @@ class Runner:
             if self.asked is not None:
                 return Outcome(128 + self.asked, ran=False)
             self._begun = True
-            outcome = run_command(self.command, environ, child, self.happened, term)
+            outcome = run_command(
+                self.command, environ, child, self.happened, term, all_=self.options.all
+            )
             self._begun = False
             return outcome
         finally:
@@ -219,7 +221,7 @@ def add_command_options(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("command", metavar="COMMAND ...", nargs=argparse.REMAINDER)
     usage = f"{parser.prog} [options] PATH"
     parser.usage = f"{usage} [--] COMMAND [ARGUMENT ...]\n       {usage} -c LINE"
-    parser.set_defaults(failed=Status.ITSELF)
+    parser.set_defaults(failed=Status.ITSELF, all=False)
 
 
 def command_of(options: argparse.Namespace) -> Sequence[str]:
@@ -361,13 +363,15 @@ def run_command(
     child: Child,
     happened: Happenings[Happening],
     term: Term,
+    *,
+    all_: bool,
 ) -> Outcome:
     """Run the command; return when nothing of it is left that must not be."""
     first = term.begin()
     if first is None:
         return Outcome(Status.LOST, ran=False, ended=True)
     try:
-        child.begin(command, environ, first, term.limits)
+        child.begin(command, environ, first, term.limits, all_=all_)
     except OSError as error:
         say(None, f"{command[0]}: {error.strerror}")
         missing = isinstance(error, FileNotFoundError)

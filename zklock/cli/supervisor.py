@@ -18,7 +18,8 @@ A message is a length and a marshalled tuple. Both ends run the same Python.
 =====================  ===========================================================================
 from the runner
 ``RUN``                argv, environment, as ``LEASE``, and a process group: start the command; if
-                       that group has the terminal's foreground, the command takes it over
+                       that group has the terminal's foreground, the command takes it over; and
+                       whether ``EXITED`` waits until all that it started has ended, too
 ``LEASE``              when to send SIGTERM, when SIGKILL, by ``clock``, if nothing more is heard
 ``END``                when to send SIGKILL; SIGTERM now
 ``SIGNAL``             send this signal to the command's process group
@@ -29,7 +30,7 @@ to the runner
 ``FAILED``             it cannot run; the error's number
 ``STOPPED``            it was stopped; the signal's number
 ``ENDS``               it was sent SIGTERM because the lease runs out
-``EXITED``             it has ended; its status, as shells write it
+``EXITED``             it has ended, or all of it; its status, as shells write it
 =====================  ===========================================================================
 """
 
@@ -248,6 +249,7 @@ class Supervisor:
         self._wire = Wire(fd)
         self._command: int | None = None  # its process id; None: not begun, or reaped
         self._begun = False
+        self._all = False  # what the command leaves behind counts as the command
         self._starting: int | None = None  # readable when the command runs, or cannot
         self._exited: int | None = None
         self._term_at = math.inf
@@ -304,7 +306,8 @@ class Supervisor:
             self._over = True
         for what, *how in messages or ():
             if what == RUN:
-                self._start(*how)
+                *start, self._all = how
+                self._start(*start)
             elif what == LEASE and not self._told:
                 self._term_at, self._kill_at = how
             elif what == END:
@@ -407,6 +410,9 @@ class Supervisor:
         """Tell the runner of the command's end; before that, end the rest if it was to end."""
         if self._exited is None or self._starting is not None:
             return
+        # An orphan is this process's child. So when it has no child, no descendant is left.
+        if self._all and reap(self._reaped):
+            return
         if self._told:
             self._end_all()
         else:
@@ -422,12 +428,18 @@ class Supervisor:
         self._term_at, self._kill_at = math.inf, kill_at
         if not self._told:
             self._told = True
-            session = os.getsid(0)
-            signal_all(signal.SIGTERM, if_=lambda pid: _session_of(pid) not in {session, None})
+            if not self._lingers:
+                session = os.getsid(0)
+                signal_all(signal.SIGTERM, if_=lambda pid: _session_of(pid) not in {session, None})
             self._signal_group(signal.SIGTERM)
             self._signal_group(signal.SIGCONT)
-        if self._command is None:
+        if self._command is None and not self._lingers:
             self._end_all()
+
+    @property
+    def _lingers(self) -> bool:
+        """Whether the command has ended, and is waited for, as some that it started has not."""
+        return self._all and self._exited is not None
 
     def _signal_group(self, number: int) -> None:
         if self._command is not None:
@@ -435,6 +447,8 @@ class Supervisor:
                 os.killpg(self._command, number)
             except OSError:
                 return  # it has no group yet, or runs as another user
+        elif self._lingers:  # the number of its group may be used again
+            signal_all(number)
 
     def _end_all(self) -> None:
         self._told = True

@@ -203,7 +203,7 @@ def test_a_process_that_cannot_be_started_is_told_of() -> None:
         )
         wire = supervisor.Wire(ours.fileno())
         try:
-            wire.send(supervisor.RUN, [b"true"], {}, math.inf, math.inf, None)
+            wire.send(supervisor.RUN, [b"true"], {}, math.inf, math.inf, None, False)
             assert process.communicate(timeout=20)[1] == b""
             assert wire.receive() == [(supervisor.FAILED, errno.EAGAIN)]
         finally:
@@ -231,7 +231,7 @@ def test_a_command_has_the_terminal_before_it_begins_and_a_missing_one_gives_it_
             environ = {b"PATH": os.environb[b"PATH"]}
             try:
                 lender = process.pid if lent else None
-                wire.send(supervisor.RUN, argv, environ, math.inf, math.inf, lender)
+                wire.send(supervisor.RUN, argv, environ, math.inf, math.inf, lender, False)
                 received: list[supervisor.Message] = []
                 while told not in received:
                     messages = wire.receive()
