@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
@@ -169,7 +170,7 @@ class Top(App[None]):
         self._home = asyncio.get_running_loop()
         self.query_one("#locks").focus()
         self.set_interval(_LOOK_AT_TERMINAL, self._end_without_terminal)
-        self.set_interval(self._interval, self._draw)  # ages grow where nothing changes
+        self.set_interval(self._interval, self._age)
         self._draw()
         # A thread of the screen's own would be waited for at the end, and a look may take long.
         threading.Thread(target=self._follow, name="zklock-top", daemon=True).start()
@@ -213,6 +214,11 @@ class Top(App[None]):
         self._look = look
         self._draw()
         self._shown.set()
+
+    def _age(self) -> None:
+        """Draw anew: ages grow where nothing changes."""
+        with contextlib.suppress(NoMatches):  # a screen is being made, or ends
+            self._draw()
 
     def on_resize(self) -> None:
         """Show as much as there is room for now."""
