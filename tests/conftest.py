@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 
 from tests.modes import examples, full, quick
-from zklock._engine import watches
+from zklock._core import watches
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=examples(100))
 settings.register_profile("thorough", max_examples=1000, deadline=None)

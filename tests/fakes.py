@@ -2,8 +2,8 @@
 
 ``Server`` is the ensemble: one leader and a log of transactions. A ``Link`` is one client's
 connection to a server of it, which may lag behind the leader, answers in the order asked, and
-sends watch events in line with its answers. ``Client`` is what an ``Attempt`` runs on
-(``attempt.Host``) and sends through a link that can break at any moment, before or after a request
+sends watch events in line with its answers. ``Client`` is what an ``Attempt`` runs on, in the place
+of a ``Session``. It sends through a link that can break at any moment, before or after a request
 was carried out. Nothing happens by itself: a test decides what is served, delivered, or lost.
 
 ``tests/contract/test_fake_is_faithful.py`` holds requests and answers against a real server.
@@ -19,7 +19,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
 
-from zklock._engine.attempt import Attempt
+from zklock._core.attempt import Attempt
+from zklock._core.link import Flight
 from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
     Batch,
@@ -31,7 +32,7 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Listing,
-    MakePath,
+    Make,
     Node,
     Read,
     Recipe,
@@ -208,15 +209,10 @@ class Server:
         self.commit(Created(path, data, owner))
         return path
 
-    def make_path(self, path: str) -> Failure | None:
-        if path in self.tree.nodes:
-            return None
-        refused = self.make_path(parent_of(path))
-        if refused is None and self.tree.nodes[parent_of(path)].owner != PERSISTENT:
-            refused = Failure.OTHER
-        if refused is None:
+    def make_path(self, path: str) -> None:
+        if path not in self.tree.nodes:
+            self.make_path(parent_of(path))
             self.commit(Created(path, b"", PERSISTENT))
-        return refused
 
     def delete(self, path: str) -> Failure | None:
         return self._carry_out((Delete(path),))[0]
@@ -255,9 +251,16 @@ class Server:
                 if isinstance(path, Failure):
                     return failure(path, prefix)
                 return Node(path, data, session, mine=True)
-            case MakePath(path):
-                why = self.make_path(path)
-                return failure(why, path) if why else None
+            case Make(path):
+                if path in self.tree.nodes:
+                    return None
+                parent = self.tree.nodes.get(parent_of(path))
+                if parent is None:
+                    return failure(Failure.MISSING, path)
+                if parent.owner != PERSISTENT:
+                    return failure(Failure.OTHER, path)
+                self.commit(Created(path, b"", PERSISTENT))
+                return None
             case Sync():
                 return None
         whole = request.operations if isinstance(request, Transaction) else (request,)
@@ -387,27 +390,23 @@ class FakeGrant:
         return not self.over and self.path in self.client.server.tree.nodes
 
 
-class _Landing:
-    def __init__(self, count: int, done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.results: list[Any] = [None] * count
-        self.missing = count
-        self.done = done
-
-    def put(self, slot: int, result: Any) -> None:
-        self.results[slot] = result
-        self.missing -= 1
-        if not self.missing:
-            self.done(tuple(self.results))
-
-
 class NoSession:
     """A session that can do nothing but run jobs later; a fake adds what it can."""
 
     timeout = moment = lease_end = 1.0
+    final: Exception | None = None
+    interrupted = False
+
+    @property
+    def shell(self) -> Any:
+        return self
 
     @property
     def post(self) -> Callable[[Callable[[], object]], object]:
         return self.later
+
+    def step(self, call: Callable[..., Any], *what: Any) -> Any:
+        return call(*what)
 
     def now(self) -> float:
         raise NotImplementedError
@@ -415,17 +414,17 @@ class NoSession:
     def remaining(self) -> float:
         raise NotImplementedError
 
-    def attempt(self, what: Recipe[Any]) -> Any:
+    def attempt(self, make: Callable[[], Recipe[Any]], **more: Any) -> Any:
         raise NotImplementedError
 
-    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+    def pause(self, seconds: float, job: Callable[[], object]) -> Callable[[], object]:
         raise NotImplementedError
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         raise NotImplementedError
 
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return False
+    def read_for(self, pending: Any) -> None:
+        """Nothing comes by itself."""
 
     def release_grant(self, grant: Any, *, awaited: bool = False) -> Any:
         raise NotImplementedError
@@ -451,8 +450,7 @@ class Client(NoSession):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.interrupted = False
-        self.connected = True
+        self.advancing: list[Attempt[Any]] = []
         self.session = server.open_session()
         self.link: Link | None = Link(server, self.session, len(server.log))
         self.seen = 0  # the newest zxid it was told of: no server behind that serves it
@@ -461,12 +459,11 @@ class Client(NoSession):
         self.pauses: list[float] = []  # how long its contenders were to pause
         self.interrupt_in: int | None = None  # batches until a KeyboardInterrupt
         self.on_batch: Callable[[], object] | None = None
-        self._puts: deque[Callable[[Any], None]] = deque()  # of what was asked, unanswered
-        self._unsent: list[tuple[Request, Callable[[Any], None]]] = []
+        self._stepping = self._torn = False
+        self._due: deque[tuple[Request, Flight, int]] = deque()  # what was asked, unanswered
         self._attempts: dict[Attempt[Any], None] = {}
         self._watching: dict[Attempt[Any], tuple[str, ...]] = {}
-        self._parked: list[Attempt[Any]] = []
-        self._awaiting: list[Attempt[Any]] = []
+        self._awaiting: dict[Attempt[Any], None] = {}
         self._jobs: deque[Callable[[], object]] = deque()
         self._own: set[str] = set()
         # What another server still has of a connection that is lost, and may carry out.
@@ -476,19 +473,40 @@ class Client(NoSession):
 
     # For attempts.
 
+    def step(self, call: Callable[..., Any], *what: Any) -> Any:
+        """Call; what an exception has torn apart begins anew, as after a cut."""
+        if self._stepping:
+            return call(*what)
+        if self._torn:
+            self._mend()
+        self._stepping = self._torn = True
+        try:
+            result = call(*what)
+        finally:
+            self._stepping = False
+        self._torn = False
+        return result
+
+    def _mend(self) -> None:
+        for attempt in self.advancing:
+            attempt.torn()
+        self.advancing.clear()
+        self._torn = False
+        self.lose_connection()
+
+    @property
+    def connected(self) -> bool:
+        return self.link is not None
+
     def enter(self, attempt: Attempt[Any]) -> None:
         self._attempts[attempt] = None
 
     def leave(self, attempt: Attempt[Any]) -> None:
         self._attempts.pop(attempt, None)
         self._watching.pop(attempt, None)
+        self._awaiting.pop(attempt, None)
 
-    def park(self, attempt: Attempt[Any]) -> None:
-        self._parked.append(attempt)
-
-    def send_batch(
-        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
-    ) -> None:
+    def send(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
         if self.interrupt_in is not None:
             self.interrupt_in -= 1
             if self.interrupt_in < 0:
@@ -497,33 +515,33 @@ class Client(NoSession):
         if self.on_batch is not None:
             hook, self.on_batch = self.on_batch, None
             hook()
-        landing = _Landing(len(batch), done)
+        flight = Flight(batch, done)
         for slot, request in enumerate(batch):
-            self._ask(request, partial(self._answered, request, partial(landing.put, slot)))
+            self.sent.append(request)
+            if self.link is not None:
+                self.link.asked.append(request)
+                self._due.append((request, flight, slot))
 
     def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         self._watching[attempt] = tuple(paths)
 
-    def far_from_head(self, attempt: Attempt[Any], own: str) -> None:
-        assert own in self._watching[attempt]
-
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         return seconds
 
-    def listen(self, attempt: Attempt[Any], blocker: str, seconds: float) -> bool:
-        return False
-
-    def pause(self, seconds: float, done: Callable[[], object]) -> Callable[[], object]:
+    def pause(self, seconds: float, job: Callable[[], object]) -> Callable[[], object]:
         self.pauses.append(seconds)
-        self.later(done)
-        return lambda: None
+        self.later(job)
+        return _nothing
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> FakeGrant | None:
         if self.refusals or not self.alive or claim.path not in self._own:
             self.refusals -= self.refusals > 0
-            self._awaiting.append(attempt)
+            self._awaiting[attempt] = None
             return None
-        return self._give(claim) if attempt.accept() else None
+        attempt.accept()
+        grant = self._give(claim)
+        attempt.made = (grant,)
+        return grant
 
     def _give(self, claim: Claim) -> FakeGrant:
         name = names.parse(claim.path.rpartition("/")[2])
@@ -570,6 +588,7 @@ class Client(NoSession):
             or bool(link.asked or link.inbox or link.lag)
             or bool(self._jobs or self._awaiting or self._late)
             or not self.alive
+            or self._torn
         )
 
     @property
@@ -584,9 +603,9 @@ class Client(NoSession):
     @property
     def pending(self) -> tuple[object, ...]:
         """All that it has not finished, for a comparison of states."""
-        waits = self._puts, self._unsent, self._parked, self._awaiting
         return (
-            *waits,
+            self._due,
+            self._awaiting,
             self._attempts,
             self._watching,
             self._jobs,
@@ -612,22 +631,30 @@ class Client(NoSession):
     @property
     def unanswered(self) -> int:
         """How many requests have no answer yet."""
-        return len(self._puts)
+        return len(self._due)
+
+    def attempt(self, make: Callable[[], Recipe[Any]], **more: Any) -> Attempt[Any]:
+        session: Any = self
+        return Attempt(session, make, **more)
 
     def acquire(self, entry: lock_recipe.Entry) -> Attempt[FakeGrant | None]:
         """Return an attempt at the lock, to be started."""
-        return Attempt(self, lock_recipe.acquire(entry), recover=lambda: lock_recipe.leave(entry))
+        return self.attempt(
+            partial(lock_recipe.acquire, entry), recover=partial(lock_recipe.leave, entry)
+        )
 
     def delete(self, node: str) -> Attempt[None]:
         make = partial(steps.delete, parent_of(node), node)
-        return Attempt(self, make(), recover=make).start()
+        return self.attempt(make, recover=make).start()
 
     def release(self, grant: FakeGrant) -> None:
         grant.over = True
+        make = partial(steps.delete, parent_of(grant.path), grant.path)
+        attempt = self.attempt(make, recover=make)
         try:
-            self.delete(grant.path)
+            attempt.start()
         except KeyboardInterrupt:
-            self.delete_orphan(grant.path)
+            self.later(attempt.start)  # as who is struck posts it
 
     def serve(self, count: int = 1) -> None:
         """Have some requests carried out."""
@@ -638,12 +665,11 @@ class Client(NoSession):
 
     def deliver(self, count: int = 1) -> None:
         """Hear some of what the server sent."""
+        if self._torn:
+            self._mend()
         while self.link is not None and self.link.inbox and count:
             kind, what, self.seen = self.link.inbox.popleft()
-            if kind == "answer":
-                self._puts.popleft()(what)
-            else:
-                self._happened(*what)
+            self.step(self._answered if kind == "answer" else self._happened, what)
             count -= 1
 
     def run_job(self) -> None:
@@ -653,18 +679,15 @@ class Client(NoSession):
     def renew_lease(self) -> None:
         """Have the lease proven."""
         if self.alive and self.connected:
-            waiting, self._awaiting = self._awaiting, []
+            waiting, self._awaiting = self._awaiting, {}
             for attempt in waiting:
-                attempt.lease_live()
+                self.step(attempt.granted)
 
-    def lose_connection(
-        self, *, carried_out: int = 0, state_first: bool = True, late: bool = False
-    ) -> None:
+    def lose_connection(self, *, carried_out: int = 0, late: bool = False) -> None:
         """Lose the connection; some of the requests under way are carried out nevertheless.
 
-        ``state_first``: whether the client shows as disconnected when its requests fail, or only
-        afterwards, so that what is asked meanwhile waits in its queue. ``late``: whether the rest
-        is carried out later (``land()``).
+        Nobody hears of it before the next one. ``late``: whether the rest is carried out later
+        (``land()``).
         """
         if self.link is None:
             return
@@ -673,13 +696,7 @@ class Client(NoSession):
             self._slow = True
             self._late.extend((self.session, request) for request in self.link.writes)
         self.link = None
-        self.connected = not state_first
-        puts, self._puts = self._puts, deque()
-        for put in puts:
-            put(failure(Failure.DROPPED, "connection"))
-        self.connected = False
-        for attempt in list(self._watching):
-            attempt.watched(None, deleted=False)
+        self._due.clear()
 
     def land(self) -> None:
         """Have a request of a lost connection carried out, though its client is elsewhere by now.
@@ -699,7 +716,7 @@ class Client(NoSession):
 
     def _settle(self, path: str, uuid: str) -> Attempt[None]:
         make = partial(steps.reap_late_creates, path, lambda: [uuid], lambda: steps.FIRST_LOOK)
-        return Attempt(self, make(), recover=make).start()
+        return self.attempt(make, recover=make).start()
 
     def reconnect(self, *, lag: int = 0) -> None:
         """Connect to a server, as far behind as this client can meet; a lost session is heard."""
@@ -709,21 +726,13 @@ class Client(NoSession):
             self._lose(lambda grant: True)
             self._own.clear()
             for attempt in list(self._attempts):
-                attempt.session_replaced()
-            unsent, self._unsent = self._unsent, []
-            for _, put in unsent:
-                put(failure(Failure.DROPPED, "session expired"))
+                self.step(attempt.replaced)
             self.session = self.server.open_session()  # a transaction of its own: no lag yet
             self.seen = len(self.server.log)
         at = max(self.seen, len(self.server.log) - lag)
         self.link = Link(self.server, self.session, at)
-        self.connected = True
-        unsent, self._unsent = self._unsent, []
-        for request, put in unsent:
-            self._ask(request, put)
-        parked, self._parked = self._parked, []
-        for attempt in parked:
-            attempt.resume()
+        for attempt in list(self._attempts):
+            self.step(attempt.again)
 
     def settle(self) -> bool:
         """Do everything that would happen by itself if nothing fails; whether anything did."""
@@ -746,27 +755,19 @@ class Client(NoSession):
 
     # Inside.
 
-    def _ask(self, request: Request, put: Callable[[Any], None]) -> None:
-        if self.link is None:
-            self._unsent.append((request, put))
-            return
-        self.sent.append(request)
-        self.link.asked.append(request)
-        self._puts.append(put)
-
-    def _answered(self, request: Request, put: Callable[[Any], None], result: Any) -> None:
+    def _answered(self, result: Any) -> None:
+        request, flight, slot = self._due.popleft()
         if isinstance(request, Create | Exists) and isinstance(result, Node) and result.mine:
             self._own.add(result.path)
-        if isinstance(result, tuple) and self.alive:  # what a transaction has created
-            self._own.update(result)
-        put(result)
+        flight.put(slot, result)
 
     def _lose(self, which: Callable[[FakeGrant], bool]) -> None:
         for grant in self.server.grants:
             if grant.client is self and which(grant):
                 grant.over = True
 
-    def _happened(self, path: str, deleted: bool) -> None:
+    def _happened(self, event: tuple[str, bool]) -> None:
+        path, deleted = event
         held = deleted and any(
             grant.client is self and grant.path == path for grant in self.server.grants
         )
@@ -776,6 +777,10 @@ class Client(NoSession):
         for attempt, paths in list(self._watching.items()):
             if path in paths:
                 attempt.watched(path, deleted, held)
+
+
+def _nothing() -> None:
+    pass
 
 
 def settle(clients: Iterable[Client], limit: int = 1000) -> None:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
     from zklock._election.threads import LeaderElection, Leadership
     from zklock._ground.loss import Loss, LossReason
-    from zklock._kazoo.connect import Client, connect
-    from zklock._kazoo.handler import Handler
     from zklock._locks.grant import Grant
     from zklock._locks.multi import MultiGrant, MultiLock
     from zklock._locks.threads import Lock, ReadLock, RLock, Semaphore, WriteLock
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from zklock._pool.runners import Shard
     from zklock._pool.threads import WorkerPool
     from zklock._recipes.queries import Contender
+    from zklock._shell.connect import Client, connect
+    from zklock._shell.handler import Handler
     from zklock.errors import (
         AccessDenied,
         AcquireCancelled,
@@ -125,11 +125,11 @@ _NAMES = {
         "Loss",
         "LossReason",
     ),
-    "zklock._kazoo.connect": (
+    "zklock._shell.connect": (
         "Client",
         "connect",
     ),
-    "zklock._kazoo.handler": ("Handler",),
+    "zklock._shell.handler": ("Handler",),
     "zklock._locks.grant": ("Grant",),
     "zklock._locks.multi": (
         "MultiGrant",

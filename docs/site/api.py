@@ -199,19 +199,26 @@ def directive(package: str, name: str, thing: Any, kind: str) -> list[str]:
     else:
         lines = [f".. autoclass:: {package}.{name}"]
     listed = members(thing)
-    others = [each for each in dir(thing) if not each.startswith("_") and each not in listed]
+    others = [each for each in dict.fromkeys([*dir(thing), *named(thing)]) if each not in listed]
+    others = [each for each in others if not each.startswith("_")]
     lines += [f"   :members: {', '.join(listed)}"] if listed else []
     lines += [f"   :exclude-members: {', '.join(others)}"] if others else []
     return [*lines, ""]
 
 
-def members(cls: type) -> list[str]:
-    """Return the members of a class that users call or read, as they stand in the source."""
+def named(cls: type) -> dict[str, None]:
+    """Return the members that zklock gives a class, also those that are only annotated."""
     found: dict[str, None] = {}
     for base in cls.__mro__:
         if base.__module__.startswith("zklock"):
             names = [*vars(base).get("__annotations__", ()), *vars(base)]
             found |= dict.fromkeys(name for name in names if not name.startswith("_"))
+    return found
+
+
+def members(cls: type) -> list[str]:
+    """Return the members of a class that users call or read, as they stand in the source."""
+    found = named(cls)
     inner, called = INNER.get(cls.__name__, ()), CALLED.get(cls.__name__, found)
     return [name for name in found if name in called and name not in inner]
 

@@ -19,9 +19,8 @@ from xml.sax.saxutils import escape
 
 import figures
 
-from zklock._engine import attempt_state, grant_state
-from zklock._engine.attempt_state import AttemptEvent, Stage
-from zklock._engine.lease import DEFAULT_FRACTION, HEARTBEATS
+from zklock._core import grant_state
+from zklock._core.lease import DEFAULT_FRACTION, HEARTBEATS
 
 PICTURES = Path(__file__).parents[1] / "pictures"
 WIDTH = 480
@@ -401,58 +400,6 @@ def life() -> Picture:
     return it
 
 
-def stages_of_an_attempt() -> Picture:
-    """Draw the stages of an attempt around the one in which the recipe runs."""
-    found = edges(attempt_state.TABLE)
-    everywhere = [
-        news
-        for news in AttemptEvent
-        if all(attempt_state.TABLE.get((stage, news)) is Stage.OVER for stage in Stage)
-    ]
-
-    def followers(stage: Stage) -> list[Stage]:
-        return [to for begin, to in found if begin is stage]
-
-    around = [each for each in Stage if (Stage.RUNNING, each) in found and each is not Stage.OVER]
-    following = (each for stage in around for each in (stage, *followers(stage)))
-    inner = dict.fromkeys(each for each in following if each not in {Stage.RUNNING, Stage.OVER})
-    rows = [Stage.NEW, *inner, Stage.OVER]
-    step, top = 66, 44
-    high = step * (len(rows) - 1)
-    it = Picture(
-        top + high + 74,
-        "The stages of an attempt",
-        "; ".join(
-            f"from {before.value} to {after.value}: {', '.join(words)}"
-            for (before, after), words in found.items()
-        ),
-    )
-    it.bar("box", 12, top + high / 2, 84, high + 40)
-    it.text(54, top + high / 2 + 5, Stage.RUNNING.value, at="middle")
-    y = {stage: top + step * row for row, stage in enumerate(rows)}
-    for stage in rows:
-        it.box(424, y[stage], stage.value, wide=84)
-        there = found.get((Stage.RUNNING, stage), [])
-        back = found.get((stage, Stage.RUNNING), [])
-        shown = [news for news in there if news not in {each.value for each in everywhere}]
-        if shown:
-            it.arrow((96, y[stage] - 8), (382, y[stage] - 8))
-            it.text(240, y[stage] - 14, ", ".join(shown), size=12, at="middle")
-        if back:
-            it.arrow((382, y[stage] + 8), (96, y[stage] + 8))
-            for line, told in enumerate(lines(back, 46)):
-                it.text(240, y[stage] + 22 + 13 * line, told, kind="soft", size=11, at="middle")
-    for (before, after), words in found.items():
-        rest = [word for word in words if word not in {each.value for each in everywhere}]
-        if Stage.RUNNING not in {before, after} and rest:
-            it.arrow((424, y[before] + 17), (424, y[after] - 17))
-            it.text(416, (y[before] + y[after]) / 2 + 4, ", ".join(rest), size=12, at="end")
-    named = ", ".join(news.value for news in everywhere)
-    told = f"From every stage, '{named}' leads to '{Stage.OVER.value}'."
-    it.text(12, it.height - 16, told, size=12)
-    return it
-
-
 BARS, BARS_END = 206, 430
 """Where the bars of a plot begin and end."""
 
@@ -567,7 +514,6 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     "partition": partition,
     "hand-over": hand_over,
     "life": life,
-    "stages": stages_of_an_attempt,
     "bench-lock": lock_plot,
     "bench-fencing": fencing_plot,
     "bench-failover": failover_plot,

@@ -42,8 +42,8 @@ from tests.bench.bench_waiters import resident
 from tests.bench.results import measured_with, write
 from zklock import aio
 from zklock._ground.clock import clock
-from zklock._wire import codec
 from zklock.testing import Ensemble
+from zklock.testing.zookeeper import codec
 
 TASKS = 20
 """How many tasks of a client acquire, or release: its heartbeats wait behind their requests."""

@@ -29,7 +29,7 @@ import zklock
 from tests.chaos import stores
 from tests.contract.fronts import FRONTS, Steps
 from zklock import aio
-from zklock._engine.ports import Answer
+from zklock._core.attempt import Pending
 from zklock._ground.clock import clock
 from zklock._pool.member import Membership
 from zklock._pool.slot import Reporting
@@ -65,10 +65,10 @@ def noted(history: History, grants: type[Reporting]) -> type[Reporting]:
                 began=clock(),
             )
 
-        def _end(self) -> Answer:
+        def _end(self) -> Pending[Any]:
             history.note("release", node=self.path, how="release")
             try:
-                answer: Answer = super()._end()
+                answer: Pending[Any] = super()._end()
             except LockLost:
                 history.note("released", node=self.path, outcome="lost")
                 raise

@@ -25,7 +25,7 @@ from kazoo.client import KazooClient
 
 import zklock
 from tests.backends import backend_to_cut
-from zklock._engine.session import Session
+from zklock._core.session import Session
 from zklock.testing import Direction, Ensemble, FaultProxy, Frame, FrameKind, wait_for
 from zklock.testing.status import four_letter
 

@@ -1,4 +1,4 @@
-"""The contract suite leaves nothing behind; its tests run with zklock's handler and kazoo's."""
+"""The contract suite leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ import zklock
 from tests import modes, trace
 from tests.contract import lacking
 from tests.contract.fronts import FRONTS, Loop, Threads
-from tests.contract.lacking import KAZOOS
 from tests.contract.secure import Authority, secure_server
 from tests.contract.simulated import SIMULATED, FlowingClock, flowing
 from tests.contract.support import SOON, boottime, descriptors, kazoo_client
@@ -41,12 +40,6 @@ KEPT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 # The interpreter, pytest and logging open a few files when they are first used.
 SPARE_DESCRIPTORS = 8
 
-
-ON_BOTH_HANDLERS = re.compile(
-    r"/test_(lock|loss)\.py|/test_both_fronts\.py::(?!TestBadInput).*\[\w+-Lock-"
-)
-"""What every run tries on a client with kazoo's handler, too: how locks are got, waited for, given
-up, verified and lost, on either front. Kinds, elections, bad input and tasks stand above that."""
 
 ON_ONE_FRONT = re.compile(
     r"/test_(family|pool|pool_names|pool_returning|pool_stuck|pool_troubles)\.py"
@@ -77,18 +70,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in lacking.played(items):
             if not ALSO_REAL.search(item.nodeid):
                 item.add_marker(elsewhere)
-    handler = pytest.mark.thorough(
-        "what is tried with both handlers: above the store, none of it sees which one it is"
-    )
     asyncio = pytest.mark.thorough(
         "kinds and pools on both fronts: one recipe drives them; test_both_fronts.py, "
         "test_aio_family.py and test_aio_pool.py run"
     )
     for item in [] if PLAYED else items:
         callspec = getattr(item, "callspec", None)
-        if KAZOOS in item.name and not ON_BOTH_HANDLERS.search(item.nodeid):
-            item.add_marker(handler)
-        elif (
+        if (
             callspec is not None
             and Loop in callspec.params.values()
             and ON_ONE_FRONT.search(item.nodeid)
@@ -262,20 +250,16 @@ def zklock_connect(
     return connect
 
 
-@pytest.fixture(params=["zklock's handler", KAZOOS])
+@pytest.fixture
 def client(
     request: pytest.FixtureRequest,
     zklock_hosts: str,
     simulation: Simulation | None,
     session_seconds: float,
 ) -> Iterator[Any]:
-    """A client of either sort, stopped before the path of the test is deleted."""
+    """A client, stopped before the path of the test is deleted."""
     if "zklock_path" in request.fixturenames:
         request.getfixturevalue("zklock_path")
-    if request.param == KAZOOS:
-        with kazoo_client(zklock_hosts, timeout=session_seconds) as started:
-            yield started
-        return
     if simulation is None:
         started = zklock.connect(zklock_hosts, timeout=session_seconds)
     else:

@@ -20,8 +20,6 @@ from zklock.testing import BackendUnavailable, NotSupported
 from zklock.testing.selection import BACKEND_VARIABLE
 
 EMBEDDED = "embedded"
-KAZOOS = "kazoo's handler"
-"""What the id of a test says whose client has the handler that kazoo gives it."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +137,7 @@ NOT_SIMULATED = {
         r"test_elect_command\.py",
         r"test_examples\.py",
         r"test_handled\.py",
+        r"test_finalizers\.py",
         r"test_jobs\.py",
         r"test_pool_processes\.py::test_(nothing_outlives_an_owner|a_script_that|a_process_ends)",
         r"test_struck\.py",
@@ -154,7 +153,6 @@ NOT_SIMULATED = {
         r"test_turned_away\.py",
     ),
     **_ELSEWHERE,
-    "a client of a simulation has zklock's handler": (rf"\[.*{KAZOOS}",),
 }
 """Patterns of the ids of tests that say nothing of a simulation, by the reason.
 
@@ -171,6 +169,7 @@ NOT_PLAYED = {
         r"test_elect_command\.py",
         r"test_examples\.py",
         r"test_handled\.py",
+        r"test_finalizers\.py",
         r"test_jobs\.py",
         r"test_pool_processes\.py",
         r"test_struck(_\w+)?\.py",

@@ -40,7 +40,7 @@ def main(hosts: str, path: str) -> None:
         taken.release()  # the first one was gone before the second could watch it
     guard.claim(taken)
     try:
-        guard.claim(first)
+        guard.claim(first.token)
     except zklock.StaleToken:
         pass
     else:

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import FrameType
 
 import zklock
-from tests.contract.support import SOON, gone, granted, open_connection
+from tests.contract.support import SOON, gone, granted
 from zklock import telemetry
-from zklock._engine import attempt
+from zklock._core import attempt
 from zklock.testing import wait_for
 
 LIBRARY = str(Path(zklock.__file__).parent)
@@ -224,9 +224,7 @@ def locking(
     others: list[tuple[threading.Thread, threading.Event]] = []
 
     def reads_events() -> bool:
-        connection = open_connection(client.handler)
-        reading = connection.reading if connection is not None else None
-        return reading is not None and not reading.batch
+        return client.handler.session.link.idle and client.handler.reads
 
     def let_go(held: zklock.Grant, over: threading.Event) -> None:
         with suppress(TimeoutError):  # it has read for its moment: now another thread does

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zklock
 from tests.modes import simulated
@@ -55,8 +54,7 @@ def children(client: Any, path: str) -> list[str]:
 
 def open_connection(handler: Any) -> Any:
     """Return the connection on which zklock's requests go out at once, if there is one."""
-    connection = handler._socket
-    return None if connection is None or handler.forked or not connection.open else connection
+    return handler.newest if handler.session.connected and not handler.forked else None
 
 
 def reaches(client: Any, time: float) -> None:
@@ -146,11 +144,11 @@ def passes_on(client: Any, path: str) -> None:
 
 @contextmanager
 def kazoo_client(hosts: str, timeout: float = 10.0, **options: Any) -> Iterator[Any]:
-    """Run a client that kazoo made, with its own threading handler."""
+    """Run a client that kazoo made, with zklock's handler."""
     client = KazooClient(
         hosts,
         timeout,
-        handler=SequentialThreadingHandler(),
+        handler=zklock.Handler(),
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5},
         **options,
     )
@@ -222,7 +220,7 @@ def attempts_of(client: Any) -> int:
 
 
 def _is_attempt(kind: type) -> bool:
-    return kind.__name__ == "Attempt" and str(kind.__module__).startswith("zklock._engine.")
+    return kind.__name__ == "Attempt" and str(kind.__module__).startswith("zklock._core.")
 
 
 _UNMEASURED = {"interrupt", "interrupt_pool"}

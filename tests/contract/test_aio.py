@@ -34,7 +34,6 @@ from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
 from zklock._ground import async_event
-from zklock._ground.threads import NoThread
 from zklock.testing import FaultProxy, wait_for
 
 VARIABLE = ContextVar("VARIABLE", default="of nobody")
@@ -601,22 +600,6 @@ class TestBurst:
         await asyncio.gather(*tasks, return_exceptions=True)
         await aside(queued, other, zklock_path, 1)
         await holder.release()
-
-    @on_loop
-    async def test_fails_as_a_whole_where_no_thread_can_be_started(
-        self, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        lock = make()
-
-        def ready() -> None:
-            raise NoThread("can't start new thread")
-
-        monkeypatch.setattr(lock._session._worker, "ready", ready)
-        asked = [lock.acquire() for _ in range(40)]
-        for error in await asyncio.gather(*asked, return_exceptions=True):
-            assert isinstance(error, zklock.ZkLockError)
-            assert "cannot acquire" in str(error)
-        assert not [record for record in caplog.records if record.name == "asyncio"]
 
     @pytest.mark.parametrize("path", ["there", "missing"])
     @on_loop

@@ -16,7 +16,7 @@ import zklock
 from tests.contract.support import SOON, gone, granted, passes_on, queued
 from tests.contract.test_aio import aside, forever, on_loop, uncancelled
 from zklock import aio
-from zklock._engine.sessions import session_of
+from zklock._shell.sessions import session_of
 from zklock.testing import wait_for
 
 

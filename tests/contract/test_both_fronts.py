@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -263,6 +264,40 @@ class TestLoss:
         with lock as again:
             assert again.token > grant.token
         assert (len(losses.losses), len(more.losses)) == (1, 1)
+
+    @pytest.mark.parametrize("how", ["released", "of a body", "of a body that fails", "abandoned"])
+    def test_of_a_young_grant_is_told_at_its_end(
+        self, make: Make, kind: Kind, other: Any, how: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its node is not watched yet: that there is nothing to delete is the proof.
+
+        A kept lock deletes nothing at its release, and says nothing there.
+        """
+        losses = Losses()
+        lock = make(on_lost=losses)
+        says = nullcontext() if kind is KEPT else pytest.raises(zklock.LockLost)
+        match how:
+            case "released" | "abandoned":
+                grant = granted(lock)
+                other.delete(grant.path)
+                with says if how == "released" else nullcontext():
+                    grant.release() if how == "released" else grant.abandon()
+            case "of a body":
+                with says, lock as grant:
+                    other.delete(grant.path)
+            case _:
+                with pytest.raises(KeyError) as failed, lock as grant:
+                    other.delete(grant.path)
+                    raise KeyError
+                noted = "the lock was also lost" in "".join(getattr(failed.value, "__notes__", ()))
+                assert noted is (kind is not KEPT)
+        assert losses.one().reason is LossReason.NODE_DELETED
+        wait_for(lambda: "lock lost" in caplog.text, SOON)
+        if how in {"released", "abandoned"}:
+            with pytest.raises(zklock.LockLost):
+                lock.release()  # the lock, too, says once that it was lost
+        with lock as again:
+            assert again.held
 
     def test_of_the_session(self, make: Make, client: Any, zklock_expire_session: Any) -> None:
         losses = Losses()

@@ -438,10 +438,13 @@ def test_with_all_what_is_left_gets_sigterm_and_its_grace(
 ) -> None:
     left = f"trap 'echo yes > {tmp_path}/told; exit' TERM; {BEGIN.format(tmp_path)}"
     left += " while :; do sleep 0.02; done"
-    line = f"({left}) >/dev/null 2>&1 </dev/null & {until(tmp_path / 'began')}"
+    line = f"({left}) >/dev/null 2>&1 </dev/null & {until(tmp_path / 'go')}"
     runner = zk.start("run", "--all", zklock_path, "-c", line)
     await_file(tmp_path / "began")
-    wait_for(lambda: len(children_of(supervisor_of(runner))) == 1, PATIENCE)
+    supervisor = supervisor_of(runner)
+    command = children_of(supervisor)
+    (tmp_path / "go").touch()
+    wait_for(lambda: (now := children_of(supervisor)) and not now & command, PATIENCE)
     runner.terminate()
     assert runner.wait(PATIENCE) == 0
     assert (tmp_path / "told").exists()

@@ -77,7 +77,7 @@ def test_once(
     assert first.split()[4] == "1"
     assert first.split()[6:8] == [str(grant.token), f"{grant.session_id:#x}"]
     assert first.split()[8] in addresses(zklock_server, grant.session_id)
-    assert "1 worker owns 2 of 2 shards" in out
+    assert "2/2 shards, 1 worker" in out
     assert (told["version"], told["path"], told["pools"]) == (1, zklock_path, [])
     ((shown),) = told["locks"]
     assert (shown["path"], shown["kind"], shown["limit"], shown["pool"]) == (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Protocol, get_args
 
@@ -20,7 +21,8 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests import fakes
 from tests.contract.support import SOON
-from zklock._kazoo.channels import open_store
+from zklock._core.link import Flight
+from zklock._core.session import DELETED
 from zklock._recipes.effects import (
     Check,
     Create,
@@ -30,7 +32,7 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Listing,
-    MakePath,
+    Make,
     Node,
     Read,
     Request,
@@ -41,6 +43,7 @@ from zklock._recipes.effects import (
     WatchList,
     Write,
 )
+from zklock._recipes.steps import makes
 from zklock.errors import AccessDenied
 from zklock.testing import ZooKeeperServer, wait_for
 from zklock.testing.proxy import FaultProxy
@@ -74,22 +77,15 @@ class Real:
         self.client = zklock.connect(hosts, 10.0)
         self.id, _ = self.client.client_id
         self._events: list[tuple[str, bool]] = []
-        self._store = open_store(
-            self.client,
-            self._happened,
-            lambda owner: owner == self.id,
-            threading.RLock(),
-        )
+        session: Any = self.client.handler.session
+        session.fired = self._fired
+        self._session = session
 
-    def _happened(self, kind: str, path: str | None) -> None:
-        if path is not None:
-            self._events.append((path, kind == "DELETED"))
+    def _fired(self, kind: int, path: str) -> bool:
+        self._events.append((path, kind == DELETED))
+        return True
 
     def ask(self, batch: Sequence[Request]) -> list[Any]:
-        return self.begin(batch)()
-
-    def begin(self, batch: Sequence[Request]) -> Callable[[], list[Any]]:
-        """Send the requests back to back; return how to wait for their results."""
         answered = threading.Event()
         results: list[Any] = []
 
@@ -97,12 +93,14 @@ class Real:
             results.extend(answers)
             answered.set()
 
-        def landed() -> list[Any]:
-            assert answered.wait(SOON), batch
-            return results
+        self.begin(batch, done)
+        assert answered.wait(SOON), batch
+        return results
 
-        self._store.send_batch(tuple(batch), done)
-        return landed
+    def begin(self, batch: Sequence[Request], done: Callable[[tuple[Any, ...]], None]) -> None:
+        """Send the requests back to back."""
+        session = self._session
+        session.step(session.link.ask, session.codec, Flight(batch, done), len(batch))
 
     def events(self) -> list[tuple[str, bool]]:
         self.ask([Sync("/")])  # what was sent before the answer has arrived before it
@@ -275,7 +273,7 @@ deletes = st.builds(_delete, somewhere, versions)
 writes = st.builds(_write, somewhere, data, versions)
 checks = st.builds(_check, somewhere, versions)
 requests: st.SearchStrategy[Maker] = st.one_of(
-    *map(of_path, (List, WatchList, Watch, WatchExists, Read, Exists, Sync)),
+    *map(of_path, (List, WatchList, Watch, WatchExists, Read, Exists, Sync, Make)),
     creates,
     deletes,
     writes,
@@ -286,7 +284,6 @@ steps = st.tuples(
     st.integers(0, SESSIONS - 1),
     st.one_of(
         st.lists(requests, min_size=1, max_size=4),
-        of_path(MakePath).map(lambda make: [make]),  # it flies alone
         st.just(LEAVE),
     ),
 )
@@ -327,19 +324,19 @@ A_LIFE: list[tuple[int, Step]] = [
     (1, each(nth(0, Watch), marked(0, b"x"), at("a", Read))),
     (0, each(departing(0, b""), departing(0, b""), nth(0, Check), nth(0, Exists))),
     (1, each(together(nth(2, Check), nth(1, Delete)), at("a", List))),
-    (0, each(at("none", MakePath))),
+    (0, each(at("none", Make))),
     (0, each(at("a", Delete), at("", Delete))),
     (0, each(at("a", Delete, 1), at("a", Delete, 0))),
     (2, LEAVE),
     (0, each(at("a", WatchList), at("a", Delete), at("a", List))),
     (1, QUEUE),
-    (0, each(at("a", MakePath))),
+    (0, each(at("a", Make))),
     (0, each(at("a", List))),
     (1, QUEUE),
     (0, each(at("a", Watch), together(nth(-1, Delete), at("a", Check, 1)))),
     (0, each(together(nth(-1, Delete), at("a", Check, 0)), at("a", List))),
     (0, each(at("a", Sync), at("none/x", Create, b""))),
-    (0, each(nth(-1, MakePath))),
+    (0, each(nth(-1, Make))),
 ]
 
 
@@ -360,7 +357,7 @@ def twice(first: int, second: int) -> Maker:
 WATCHED: list[tuple[int, Step]] = [
     (1, each(at("a", WatchList), at("none", WatchExists))),
     (0, QUEUE),
-    (0, each(at("none", MakePath))),
+    (0, each(at("none", Make))),
     (0, each(twice(0, 0), at("a", Read))),
     (0, each(twice(0, 1), at("a", Read), twice(2, 3), twice(2, 3), at("a", Read))),
     (1, each(at("a", WatchList), at("a", Watch))),
@@ -377,7 +374,7 @@ TOGETHER: list[tuple[int, Step]] = [
 BELOW_AN_EPHEMERAL: list[tuple[int, Step]] = [
     (0, QUEUE),
     (0, each(lambda world: Create(f"{created(world, 0)}/x-", b""))),
-    (0, each(lambda world: MakePath(f"{created(world, 0)}/x"))),
+    (0, each(lambda world: Make(f"{created(world, 0)}/x"))),
 ]
 
 
@@ -399,10 +396,15 @@ def test_the_same_requests_get_the_same_answers(
     story: list[tuple[int, Step]], worlds: Callable[[], list[World]]
 ) -> None:
     real, fake = worlds()
-    for who, step in [(0, [at("a", MakePath)]), (0, [at("b", MakePath)]), *story]:
+    made: Step = [partial(_same, each) for name in "ab" for each in makes(real.path(name))]
+    for who, step in [(0, made), *story]:
         asked = step if isinstance(step, str) else [make(real) for make in step]
         expected = real.play(who, step)
         assert fake.play(who, step) == expected, f"session {who}: {asked}"
+
+
+def _same(request: Request, world: World) -> Request:
+    return request
 
 
 def test_every_request_is_tried() -> None:
@@ -429,7 +431,7 @@ DENIABLE = [
     at("closed/child", Delete),
     together(at("closed/child", Check), at("closed", Write, b"")),
     together(at("closed/child", Delete), at("closed", Write, b"")),
-    at("closed/more", MakePath),
+    at("closed/more", Make),
 ]
 
 
@@ -484,6 +486,7 @@ def test_every_request_that_can_be_denied_is() -> None:
 def test_a_lost_connection_leaves_the_outcome_open(
     carried_out: int, zklock_proxy: FaultProxy, zklock_path: str, zklock_client: KazooClient
 ) -> None:
+    """Nobody is told of it: whoever has asked looks again with the next connection."""
     server = fakes.Server()
     server.make_path(zklock_path)
     zklock_client.ensure_path(zklock_path)
@@ -491,20 +494,22 @@ def test_a_lost_connection_leaves_the_outcome_open(
 
     fake = fakes.Client(server)
     answers: list[Any] = []
-    fake.send_batch(batch, answers.extend)
+    fake.send(batch, answers.extend)
     fake.lose_connection(carried_out=carried_out)
+    fake.reconnect()
 
     real = Real(zklock_proxy.hosts)
     try:
         hold = (zklock_proxy.hold_before_request, zklock_proxy.hold_before_reply)[carried_out]
         held = hold(op="create2")
-        landed = real.begin(batch)
+        real.begin(batch, answers.extend)
         held.wait(SOON)
-        wait_for(lambda: real.client.handler.waiting == 0, SOON)  # the whole batch was sent
+        handler, before = real.client.handler, real.client.handler.newest
         zklock_proxy.drop()
         zklock_proxy.release()
-        failed = landed()
-        assert [it.why for it in failed] == [it.why for it in answers] == [Failure.DROPPED] * 2
+        wait_for(lambda: handler.newest is not before and handler.session.connected, SOON)
+        real.ask([Sync("/")])
+        assert answers == []
         found = zklock_client.get_children(zklock_path)
         assert found == server.tree.names(zklock_path)
         assert len(found) == carried_out

@@ -17,7 +17,17 @@ from kazoo.security import make_acl, make_digest_acl
 
 import zklock
 from tests.contract.fronts import FRONTS
-from tests.contract.support import SOON, Losses, children, gone, granted, now_of, queued, run
+from tests.contract.support import (
+    SOON,
+    Losses,
+    children,
+    gone,
+    granted,
+    now_of,
+    queued,
+    reaches,
+    run,
+)
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock._locks.base import LockBase
@@ -779,6 +789,7 @@ class TestMultiLock:
         pending = run(z.MultiLock([z.Lock(client, path) for path in paths]).acquire)
         waits(pending, other, max(paths), 2)
         (node,) = wait_for(lambda: children(other, min(paths)), SOON)
+        reaches(client, now_of(client) + 3.0)  # it watches its node by now
         other.delete(f"{min(paths)}/{node}")
         last.release()
         grant = pending.result(SOON)

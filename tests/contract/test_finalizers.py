@@ -44,3 +44,16 @@ def test_a_client_is_stopped(zklock_hosts: str, zklock_path: str, end: str) -> N
     assert done.stdout == "stopped\n"
     assert "ignored" not in done.stderr
     assert "WriterNotClosed" not in done.stderr
+
+
+def test_a_lock_that_is_still_held_at_the_end_is_a_warning(
+    zklock_hosts: str, zklock_path: str
+) -> None:
+    program = "import sys, zklock; grant = zklock.Lock(zklock.connect(sys.argv[1]), sys.argv[2])"
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", f"{program}.acquire()", zklock_hosts, zklock_path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"ResourceWarning: {zklock_path}: still held" in done.stderr

@@ -229,7 +229,7 @@ def test_who_begins_to_watch_an_election_keeps_no_event_from_others(
     def told_before_a_heartbeat() -> bool:
         told, sent = threading.Event(), list[telemetry.Event]()
         client.get(zklock_path, watch=lambda _: told.set())
-        wait_for(lambda: not connection._frames.due, SOON, "nothing under way")
+        wait_for(lambda: client.handler.session.link.idle, SOON, "nothing under way")
         with closing(begin(election)), closing(telemetry.subscribe(sent.append)) as subscription:
             zklock_client.set(zklock_path, b"")
             assert told.wait(SOON)

@@ -144,7 +144,7 @@ def test_a_client_that_is_stopped_after_its_session_was_lost(
     zklock_expire_session: Callable[..., int],
 ) -> None:
     def threads() -> set[threading.Thread]:
-        return {each for each in threading.enumerate() if each.name == "zklock-session"}
+        return {each for each in threading.enumerate() if each.name == "zklock"}
 
     before = threads()
     client = zklock_connect(zklock_proxy.hosts, timeout=1.0)

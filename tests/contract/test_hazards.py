@@ -469,6 +469,16 @@ def test_a_session_that_is_replaced_unannounced_is_lost(
 
 
 @pytest.mark.hazard("H17")
+def test_a_loss_with_a_session_that_is_replaced_unannounced_says_so(
+    forgetful: Forgetful, zklock_connect: Connect, zklock_path: str
+) -> None:
+    client, losses = zklock_connect(forgetful.hosts, timeout=10.0), Losses()
+    granted(zklock.Lock(client, zklock_path, on_lost=losses))
+    forgetful.drop()
+    assert losses.one().reason is zklock.LossReason.SESSION_EXPIRED
+
+
+@pytest.mark.hazard("H17")
 def test_a_waiter_whose_session_is_replaced_unannounced_queues_again(
     forgetful: Forgetful, zklock_connect: Connect, other: Any, zklock_path: str
 ) -> None:

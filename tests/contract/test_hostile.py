@@ -436,7 +436,7 @@ class TestUnreadable:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Nobody is told that a node goes which is hidden at that moment."""
-        monkeypatch.setattr("zklock._engine.watches.LOOK_AGAIN", 1.0)
+        monkeypatch.setattr("zklock._core.watches.LOOK_AGAIN", 1.0)
         holder = granted(zklock.Lock(other, zklock_path))
         waiting = run(granted, zklock.Lock(zklock_connect(timeout=3.0), zklock_path))
         own = queued(other, zklock_path, 2)[1]

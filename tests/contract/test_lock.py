@@ -484,7 +484,7 @@ class TestRefusals:
             grant.verify(SOON)
 
     def test_of_clients_that_are_not_started(self, zklock_hosts: str, zklock_path: str) -> None:
-        client = KazooClient(zklock_hosts)
+        client = KazooClient(zklock_hosts, handler=zklock.Handler())
         with pytest.raises(zklock.ClientClosed, match="start"):
             zklock.Lock(client, zklock_path)
 

@@ -6,7 +6,6 @@ when the other contender's ``acquire`` returns.
 
 from __future__ import annotations
 
-import logging
 import signal
 import statistics
 import sys
@@ -30,7 +29,6 @@ from tests.contract.support import (
     freeze,
     gone,
     granted,
-    kazoo_client,
     passes_on,
     queued,
     run,
@@ -212,41 +210,6 @@ class TestSuspended:
         wait_for(lambda: len(zklock_proxy.connections) > len(sessions) and client.connected, SOON)
         assert len(warned) == 1
 
-    def test_ends_the_lease_of_an_unknown_timeout(
-        self,
-        zklock_proxy: FaultProxy,
-        other: Any,
-        zklock_path: str,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        with kazoo_client(zklock_proxy.hosts, timeout=4.0) as client:
-            losses = Losses()
-            losses.client = client
-            with caplog.at_level(logging.WARNING, "zklock"):
-                lock = zklock.Lock(client, zklock_path, on_lost=losses)
-            assert "session_timeout=" in caplog.text
-            grant = granted(lock)
-            zklock_proxy.cut()
-            is_told_once(losses, grant, LossReason.LEASE_LAPSED)
-            assert losses.states == ["SUSPENDED"]
-            zklock_proxy.restore()
-            passes_on(other, zklock_path)
-            with lock:
-                pass
-
-    def test_does_not_end_that_of_a_given_one(
-        self, zklock_proxy: FaultProxy, zklock_path: str
-    ) -> None:
-        with kazoo_client(zklock_proxy.hosts, timeout=10.0) as client:
-            lock = zklock.Lock(client, zklock_path, session_timeout=10.0)
-            with lock as grant:
-                seen = client.handler.event_object()
-                client.add_listener(lambda state: seen.set() if state == "SUSPENDED" else None)
-                zklock_proxy.drop()
-                assert seen.wait(SOON)
-                wait_for(lambda: client.connected, SOON)
-                grant.verify()
-
 
 @dataclass
 class Holder:
@@ -377,32 +340,21 @@ def test_a_holder_whose_server_was_killed_is_told_before_the_next_grant(
             each.proxy.restore()
 
 
-@pytest.mark.parametrize("who", ["zklock's handler", "kazoo's handler"])
 def test_a_busy_holder_is_told_before_the_next_grant_h7(
-    zklock_hosts: str, zklock_path: str, who: str, capsys: pytest.CaptureFixture[str]
+    zklock_hosts: str, zklock_path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A client that sends all the time sends no pings, and is never told of the silence."""
-
-    def make(hosts: str) -> Any:
-        return (
-            short(hosts)
-            if who == "zklock's handler"
-            else foreign.enter_context(kazoo_client(hosts, SESSION))
-        )
-
     stop = threading.Event()
-    with ExitStack() as foreign, ExitStack() as stack:
+    with ExitStack() as stack:
         client_proxy = stack.enter_context(FaultProxy(zklock_hosts))
-        client = make(client_proxy.hosts)
-        if who == "zklock's handler":
-            stack.callback(client.close)
-            stack.callback(client.stop)
+        client = short(client_proxy.hosts)
+        stack.callback(client.close)
+        stack.callback(client.stop)
         other = zklock.connect(zklock_hosts, timeout=20.0)
         stack.callback(other.close)
         stack.callback(other.stop)
         losses = Losses()
-        given: dict[str, Any] = {} if who == "zklock's handler" else {"session_timeout": SESSION}
-        lock = zklock.Lock(client, zklock_path, on_lost=losses, **given)
+        lock = zklock.Lock(client, zklock_path, on_lost=losses)
         holder = Holder(client_proxy, client, lock, losses, zklock.Lock(other, zklock_path))
         holder.grant = granted(lock)
 
@@ -420,7 +372,7 @@ def test_a_busy_holder_is_told_before_the_next_grant_h7(
         is_told_once(losses, holder.grant, LossReason.LEASE_LAPSED)
         assert holder.margin() > 0
         with capsys.disabled():
-            print(f"\nbusy, {who}: margin {holder.margin():.3f} s", end=" ", file=sys.stderr)
+            print(f"\nbusy: margin {holder.margin():.3f} s", end=" ", file=sys.stderr)
         client_proxy.restore()
 
 

@@ -12,6 +12,7 @@ from kazoo.exceptions import ConnectionLoss
 import zklock
 from tests.contract.support import SOON
 from tests.unit.testing.wire import Server, reply
+from zklock._core.link import FIRST
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 NO_NODE = -101
@@ -20,7 +21,10 @@ NO_NODE = -101
 def test_no_number_comes_twice(
     zklock_connect: Callable[..., Any], zklock_proxy: FaultProxy, zklock_path: str
 ) -> None:
-    """A server confuses requests of one session and number, whichever connection they are of."""
+    """A server confuses requests of one session and number, whichever connection they are of.
+
+    kazoo begins anew with each connection: its own numbers are its own affair.
+    """
     client = zklock_connect(zklock_proxy.hosts)
     session = client.client_id[0]
     lock = zklock.Lock(client, zklock_path)
@@ -31,7 +35,7 @@ def test_no_number_comes_twice(
     with lock:
         assert client.client_id[0] == session
     frames = [frame for frame in zklock_proxy.frames if frame.kind is FrameKind.REQUEST]
-    xids = [frame.xid for frame in frames if frame.xid is not None and frame.xid > 0]
+    xids = [frame.xid for frame in frames if frame.xid is not None and frame.xid >= FIRST]
     assert len({frame.connection for frame in frames}) > 2
     assert xids == sorted(set(xids))
 

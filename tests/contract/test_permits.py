@@ -173,7 +173,7 @@ class TestIdlePermits:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         # A busy machine may need more than a second.
-        monkeypatch.setattr("zklock._engine.session.MOMENT", SOON)
+        monkeypatch.setattr("zklock._core.session.MOMENT", SOON)
         clients = [zklock_connect(timeout=3 * SOON), zklock_connect(timeout=3 * SOON)]
         semaphores = [
             z.Semaphore(clients[number % 2], zklock_path, limit=callers)

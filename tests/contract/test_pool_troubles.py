@@ -23,7 +23,6 @@ from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock._election import base
 from zklock._pool import nodes, publication, trouble
-from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.publication import Publication
 from zklock.testing import FaultProxy, wait_for
@@ -208,29 +207,16 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
     zklock_connect: Callable[..., Any], zklock_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it stands for in ZooKeeper has ended, and nobody has heard so yet."""
-    attend, gone, leave = nodes.attend, Membership._gone, Membership._leave
-    told, leaving, stopped = threading.Event(), threading.Event(), []
+    attend, stopped = nodes.attend, []
 
-    def slow_to_end(worker: Any, tell: Any, left: Callable[[], object]) -> Any:
+    def tells(worker: Any, tell: Any, left: Callable[[], object]) -> Any:
         def ends() -> None:
             left()
-            assert told.wait(SOON)
             stopped.append(run(pool.stop))
-            assert leaving.wait(SOON)
 
         return attend(worker, tell, ends)
 
-    def tells(self: Membership[Any]) -> None:
-        gone(self)
-        told.set()
-
-    def leaves(self: Membership[Any]) -> None:
-        leave(self)
-        leaving.set()
-
-    monkeypatch.setattr(nodes, "attend", slow_to_end)
-    monkeypatch.setattr(Membership, "_gone", tells)
-    monkeypatch.setattr(Membership, "_leave", leaves)
+    monkeypatch.setattr(nodes, "attend", tells)
     before = set(threading.enumerate())
     client = zklock_connect()
     pool = zklock.WorkerPool(client, zklock_path, identity="a", shards=SHARDS)

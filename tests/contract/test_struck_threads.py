@@ -67,7 +67,7 @@ def strike(
 
 
 @pytest.mark.hazard("H55")
-@pytest.mark.parametrize("name", ["zklock-session", "zklock-callback"])
+@pytest.mark.parametrize("name", ["zklock-callback"])
 def test_in_an_acquire(zklock_hosts: str, zklock_path: str, strike: Any, name: str) -> None:
     with zklock.connect(zklock_hosts) as client:
         strike(name)

@@ -42,7 +42,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tests.fakes import Client, FakeGrant, Server, Tree, outcome, uuids
 from tests.unit.spelling import spelled
-from zklock._engine.attempt import Attempt
+from zklock._core.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names
 
 PATH = "/lock"
@@ -50,9 +50,9 @@ EVERYTHING = 10**9
 Step: TypeAlias = tuple[str, int]
 """What is done, and to which client or node."""
 
-FAULTS = ("connection", "late state", "late", "session", "give up", "node", "tree", "lease")
-"""The kinds of faults. "late state": the connection is lost, and its client shows it later than its
-requests fail. "late": the connection is lost, and its server carries out later what it has of it.
+FAULTS = ("connection", "late", "session", "give up", "node", "tree", "lease")
+"""The kinds of faults. "late": the connection is lost, and its server carries out later what it has
+of it.
 "node", "tree": an operator deletes one node, or all and the parent. "lease": the lease is not live
 when the lock is claimed."""
 
@@ -191,8 +191,6 @@ class World:
             if client.link is not None and client.alive and not client.link.closed:
                 if "connection" in kinds:
                     yield "lose", number
-                if "late state" in kinds and client.unanswered:
-                    yield "lose_late", number
                 if "late" in kinds and client.link.writes:
                     yield "lose_slow", number
             if "session" in kinds and client.alive:
@@ -342,7 +340,6 @@ _FREE: dict[str, Callable[[World, int], object]] = {
 }
 _FAULTS: dict[str, Callable[[World, int], object]] = {
     "lose": lambda world, number: world.clients[number].lose_connection(),
-    "lose_late": lambda world, number: world.clients[number].lose_connection(state_first=False),
     "lose_slow": lambda world, number: world.clients[number].lose_connection(late=True),
     "expire": lambda world, number: world.server.expire(
         world.clients[number].session, lingering=True

@@ -46,9 +46,9 @@ class Network(RuleBasedStateMachine):
         for _ in range(rounds):
             self.clients[client].settle()
 
-    @rule(client=which, carried_out=few, state_first=st.booleans())
-    def lose_connection(self, client: int, carried_out: int, state_first: bool) -> None:
-        self.clients[client].lose_connection(carried_out=carried_out, state_first=state_first)
+    @rule(client=which, carried_out=few)
+    def lose_connection(self, client: int, carried_out: int) -> None:
+        self.clients[client].lose_connection(carried_out=carried_out)
 
     @rule(client=which, lag=st.integers(0, 8))
     def reconnect(self, client: int, lag: int) -> None:

@@ -1,8 +1,8 @@
-"""A session on a clock of the test's, with a fake client, wire, thread, callers and store.
+"""A session on a clock of the test's, with a fake shell, and a server without sockets.
 
 Nothing happens by itself, and nothing waits: ``World.run(seconds)`` moves the clock from one event
-to the next. The ensemble is that of ``tests.fakes``. Whatever the session sends, logs, runs or
-hands to another thread is refused while the session's guard is taken.
+to the next. All goes through the bytes of the wire, in one thread. What is posted runs outside of
+steps, as on the client's own thread.
 """
 
 from __future__ import annotations
@@ -10,224 +10,371 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
 
-from kazoo.protocol.states import KazooState, KeeperState
-
 import zklock
-from tests.fakes import Link, Server, failure
+from zklock._core.attempt import Attempt
+from zklock._core.grant import GrantOptions
+from zklock._core.link import Broken, Flight, Link
+from zklock._core.session import Session
+from zklock._core.wire import Codec
 from zklock._election.candidate import Candidacy
-from zklock._engine.attempt import Attempt
-from zklock._engine.grant import GrantOptions
-from zklock._engine.lease import LeaseSettings
-from zklock._engine.runtime import Runtime
-from zklock._engine.session import Session
-from zklock._kazoo import states
-from zklock._kazoo.store import Results
+from zklock._ground.loss import LossReason
 from zklock._recipes import lock as lock_recipe, names
-from zklock._recipes.effects import Batch, Failure, Request
+from zklock._recipes.effects import Request
+from zklock.errors import ClientClosed
+from zklock.testing.zookeeper import messages
+from zklock.testing.zookeeper.codec import Acl
+from zklock.testing.zookeeper.machine import Machine, Rules
+from zklock.testing.zookeeper.messages import Answer, Connected, HangUp
 
 PATH = "/lock"
 TIMEOUT = 12.0
+CLOSED = ClientClosed("the client is closed")
 
 
-class Wire(zklock.Handler):
-    """The handler of a client without sockets."""
+class Shell:
+    """Drives a session by hand; see ``zklock._core.ports.Shell``. Steps are as in ``Handler``."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    on_real_clock = False
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._jobs: deque[Callable[[], object]] = deque()
+        self.post: Callable[[Callable[[], object]], object] = self._jobs.append
+        self.client = world.client
+        self.forked = False
+        self.behind = False  # whether the user has queued requests in kazoo
         self.drops = 0
+        self.torn = False
+        self._inside = False
+
+    def now(self) -> float:
+        return self._world.now
+
+    def later(self, job: Callable[[], object]) -> None:
+        self.post(job)
+
+    def ready(self) -> None:
+        """There are threads."""
+
+    def wake(self) -> None:
+        """``World.run`` looks what is due."""
+
+    def step(self, call: Callable[..., Any], *what: Any) -> Any:
+        if self._inside:
+            return call(*what)
+        self._inside = True
+        try:
+            if self.torn:
+                self._world.session.mend()
+                self.drop()
+            self.torn = True
+            result = call(*what)
+            self._world.flush()
+            self.torn = False
+        finally:
+            self._inside = False
+        return result
+
+    def inside(self) -> bool:
+        return self._inside
+
+    def due(self, when: float) -> None:
+        """``World.run`` asks for it."""
 
     def drop(self) -> None:
         self.drops += 1
+        self._world.lose()
+
+    def is_behind(self) -> bool:
+        return self.behind
+
+    def when_sent(self, call: Callable[[], object]) -> None:
+        self._world.at(self._world.now + 1, call)
+
+    def thread(self, name: str, turn: Callable[[], float | None]) -> Any:
+        raise NotImplementedError
+
+    def notify(self, calls: Any) -> None:
+        for call in calls:
+            self._world.callbacks.append((self._world.now, call))
+            self.post(call)
+
+    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
+        return seconds
+
+    def read_for(self, pending: Any) -> None:
+        """Nothing comes by itself."""
+
+    def wait(self, pending: Any, timeout: float | None) -> bool:
+        self._world.run(timeout or 0.0)
+        return bool(pending.done)
+
+    def glance(self, pending: Any) -> bool:
+        return bool(pending.done)
+
+    def check_process(self) -> None:
+        """It is no fork."""
+
+    def closed_error(self) -> ClientClosed:
+        return CLOSED
+
+    def shaken(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
+        if milliseconds == 0:
+            self._world.session.end(LossReason.SESSION_EXPIRED)
+        elif not read_only:
+            self._world.session.connected_as(milliseconds / 1000, session_id)
+
+    def pinged_back(self) -> None:
+        raise NotImplementedError
+
+    def went_back(self, zxid: int) -> None:
+        raise NotImplementedError
+
+    def work(self) -> bool:
+        """Run what was posted; return whether there was something."""
+        some = bool(self._jobs)
+        while self._jobs:
+            self._jobs.popleft()()
+        return some
 
 
-class FakeClient:
-    """As much of a kazoo client as a session looks at."""
+class Noting(Link):
+    """A link that notes what is asked, and may be struck as it asks."""
 
-    def __init__(self, handler: object, default_acl: object) -> None:
-        self.handler = handler
-        self.default_acl = default_acl
-        self.chroot = ""
-        self.client_state = KeeperState.CONNECTING
-        self.client_id: tuple[int, bytes] | None = None
-        self.listeners: list[Callable[[str], object]] = []
+    def __init__(self, world: World) -> None:
+        super().__init__(world.session)
+        self._world = world
+
+    def ask(self, codec: Codec, flight: Flight, most: int) -> None:
+        world = self._world
+        world.sent += [(world.now, request) for request in flight.requests[:most]]
+        super().ask(codec, flight, most)
+        if world.strike_in is not None and most:
+            world.strike_in -= 1
+            if world.strike_in < 0:
+                world.strike_in = None
+                raise KeyboardInterrupt
+
+
+class Client:
+    """As much of a client as grants look at."""
+
+    client_id: tuple[int, bytes] | None = None
+
+
+class Server:
+    """A server, and others that use it. Sessions do not end by themselves."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._others = count(1)
+        rules = Rules(tick_time=500, min_session_timeout=1, max_session_timeout=10**6)
+        self.machine: Machine[int] = Machine(rules, self._now)
 
     @property
-    def connected(self) -> bool:
-        return self.client_state is KeeperState.CONNECTED
+    def _now(self) -> int:
+        return round(1000 * self._world.now)
 
-    def add_listener(self, listener: Callable[[str], object]) -> None:
-        self.listeners.append(listener)
+    def names(self, path: str = PATH) -> list[str]:
+        """Return the children of a node."""
+        nodes = self.machine.tree.nodes
+        return sorted(nodes[path].children) if path in nodes else []
+
+    def open_session(self) -> int:
+        """Return another session, which lives for long."""
+        other = -next(self._others)
+        request = messages.Connect(0, 10**6, 0, b"", None)
+        self.machine.connect(other, request, self._now, "10.0.0.1")
+        return other
+
+    def create(self, prefix: str, data: bytes, other: int, flags: int = 3) -> str:
+        """Have another session create a node; return its path."""
+        acl = [Acl(31, "world", "anyone")]
+        body = self._ask(other, messages.Create(prefix, data, acl, flags))
+        return str(body.body[0])
+
+    def make_path(self, path: str) -> None:
+        """Make a node that stays."""
+        if path not in self.machine.tree.nodes:
+            self.create(path, b"", self.open_session(), flags=0)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Have another session write."""
+        self._ask(self.open_session(), messages.SetData(path, data, -1))
+
+    def deny(self, path: str) -> None:
+        """Let nobody do anything with a node any more."""
+        acl = [Acl(0, "world", "anyone")]
+        self._ask(self.open_session(), messages.SetAcl(path, acl, -1))
+
+    def delete(self, path: str) -> None:
+        """Delete a node."""
+        self.machine.remove(path, self._now)
+
+    def expire(self, session: int) -> None:
+        """End a session."""
+        self.machine.expire(session, self._now)
+
+    def _ask(self, other: int, request: messages.Request) -> Answer:
+        self.machine.request(other, 1, request, self._now)
+        (answer,) = (it for to, it in self.machine.outbox if to == other and isinstance(it, Answer))
+        self.machine.outbox = deque(each for each in self.machine.outbox if each[0] != other)
+        assert answer.code == 0, answer
+        return answer
 
 
 class World:
-    """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds."""
+    """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds.
 
-    def __init__(
-        self,
-        *,
-        timeout: float = TIMEOUT,
-        settings: LeaseSettings | None = None,
-        wired: bool = True,
-        default_acl: object = None,
-    ) -> None:
+    ``strike_in``: so many sendings go well, and an interrupt strikes the next one.
+    """
+
+    def __init__(self, *, timeout: float = TIMEOUT, acl: Any = None, chroot: str = "") -> None:
         self.now = 1000.0
         self.latency = 0.0
         self.timeout = timeout
-        self.server = Server()
+        self.strike_in: int | None = None
         self.sent: list[tuple[float, Request]] = []
         self.callbacks: list[tuple[float, Callable[[], object]]] = []
-        self.free = True  # whether the guard must be free when something is handed over
-        self._numbers = count()
+        self._numbers = count(1)
         self._events: list[tuple[float, int, Callable[[], object]]] = []
-        self._puts: list[Callable[[Any], None]] = []
-        self._link: Link | None = None
-        self._turns: Callable[[], float | None] | None = None
-        self._due: float | None = None
-        self.turns = 0
-        self.wire = Wire()
-        self.client = FakeClient(self.wire if wired else object(), default_acl)
-        self.begin(settings or LeaseSettings())
-
-    def begin(self, settings: LeaseSettings) -> None:
-        """Begin to look after the client's session, as its first lock does."""
-        self.client.listeners.clear()
-        runtime = Runtime(lambda: self.now, self._thread, self._executor, self._open_store)
-        self.session = Session(self.client, settings, runtime)
-
-    def check_free(self) -> None:
-        assert not (self.free and self.session.interrupted), "the guard is taken"
+        self._connection = 0  # 0: none
+        self.client = Client()
+        self.server = Server(self)
+        self.shell = Shell(self)
+        self.session = Session(self.shell)
+        self.session.link = Noting(self)
+        self.session.codec = Codec(chroot, lambda: acl, lambda: self.session._id or 0)
+        self.session.readable(not acl)
 
     # The clock.
 
-    def at(self, when: float, call: Callable[[], object]) -> Callable[[], object]:
-        """Call at a time; return what cancels it."""
-        event = when, next(self._numbers), call
-        heapq.heappush(self._events, event)
-
-        def cancel() -> None:
-            if event in self._events:
-                self._events.remove(event)
-
-        return cancel
+    def at(self, when: float, call: Callable[[], object]) -> None:
+        """Call at a time."""
+        heapq.heappush(self._events, (when, next(self._numbers), call))
 
     def run(self, seconds: float = 0.0) -> None:
         """Let so much time pass, with all that happens in it."""
         end = self.now + seconds
         while True:
-            heapq.heapify(self._events)
+            self._hear()
+            due = self.shell.step(self.session.tick)
+            if self.shell.work():
+                continue
             first = self._events[0][0] if self._events else math.inf
-            due = math.inf if self._due is None else self._due
             if min(first, due) > end:
                 break
             self.now = max(self.now, min(first, due))
             if first <= self.now:
                 heapq.heappop(self._events)[2]()
-            else:
-                assert self._turns is not None
-                self.turns += 1
-                began = self.now
-                self._due = self._turns()
-                assert self._due is None or self._due > began, "it turns without an end"
+            elif due < self.now:
+                raise AssertionError("it turns without an end")
         self.now = end
 
-    # What the session runs on.
+    def arrive(self) -> None:
+        """Have arrive what was under way, before anybody looks at the clock."""
+        while self._events and self._events[0][0] <= self.now:
+            heapq.heappop(self._events)[2]()
 
-    def _thread(self, name: str, turn: Callable[[], float | None]) -> Any:
-        self._turns = turn
-        return FakeThread(self)
+    # The connection.
 
-    def wake(self) -> None:
-        self._due = -math.inf
-
-    def _executor(self) -> Any:
-        return FakeExecutor(self)
-
-    def _open_store(self, client: Any, on_event: Any, is_mine: Any, *_: Any) -> FakeStore:
-        self.on_event, self.is_mine = on_event, is_mine
-        self.store = FakeStore(self)
-        return self.store
-
-    # The client and the server.
-
-    def connect(
-        self, timeout: float | None = None, took: float = 0.0, *, read_only: bool = False
-    ) -> None:
+    def connect(self, timeout: float | None = None, *, read_only: bool = False) -> None:
         """Make a connection, to a new session if there is none that lives."""
         self.timeout = timeout or self.timeout
-        known = self.client.client_id
-        resumed = known is not None and known[0] in self.server.sessions
-        if known is not None and not resumed:
-            self.client.client_state = KeeperState.EXPIRED_SESSION
-            self._tell(KazooState.LOST)
-        if not resumed:
-            self.client.client_id = self.server.open_session(), b"password"
-        assert self.client.client_id is not None
-        self._link = Link(self.server, self.client.client_id[0], len(self.server.log))
-        if self.client.handler is self.wire:
-            self.wire.connected(self.now - took, self.timeout, resumed)
-        self.client.client_state = KeeperState.CONNECTED_RO if read_only else KeeperState.CONNECTED
-        self._tell(KazooState.CONNECTED)
+        known = self.client.client_id or (0, b"")
+        connection = next(self._numbers)
+        step = self.shell.step
+        step(self.session.opened)
+        self._connection = connection
+        step(self.session.asked, self.now, known[0] != 0)
+        machine = self.server.machine
+        machine.read_only = read_only
+        request = messages.Connect(0, round(1000 * self.timeout), *known, True)
+        machine.connect(connection, request, round(1000 * self.now), "10.0.0.2")
+        message = next(it for to, it in machine.outbox if to == connection)
+        assert isinstance(message, Connected)
+        if message.session == 0:
+            self.client.client_id = None
+            self._hear()
+            self.connect()
+            return
+        self.client.client_id = message.session, message.password
+        self._hear()
+        if not read_only:
+            self.session.final = None
+            step(self.session.serve)
         self.run()
 
     def disconnect(self) -> None:
         """Lose the connection, and the requests under way."""
-        self._link = None
-        puts, self._puts = self._puts, []
-        self.client.client_state = KeeperState.CONNECTING
-        for put in puts:
-            put(failure(Failure.DROPPED, "connection"))
-        self._tell(KazooState.SUSPENDED)
+        self.shell.step(self.lose)
         self.run()
+
+    def lose(self) -> None:
+        """Lose the connection, in a step."""
+        if self._connection:
+            self.server.machine.lost(self._connection)
+            self._connection = 0
+            self.session.cut()
 
     def stop(self) -> None:
         """Stop the client: it asks the server to end the session."""
-        self.session.on_close()
-        self._link = None
-        self.client.client_state = KeeperState.CLOSED
-        self._tell(KazooState.LOST)
-        self.run()
+        self.shell.step(self.session.link.pass_on, b"\0\0\0\x08\0\0\0\x01\xff\xff\xff\xf5")
+        self.disconnect()
 
-    def _tell(self, state: str) -> None:
-        for listener in self.client.listeners:
-            listener(state)
+    def flush(self) -> None:
+        """Send what the session has to send: it arrives after the latency."""
+        data, frames = b"".join(self.session.link.out), []
+        self.session.link.out.clear()
+        at = 0
+        while at < len(data):
+            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            frames.append(data[at + 4 : end])
+            at = end
+        if frames and self.latency < math.inf:
+            self.at(self.now + self.latency, partial(self._arrive, self._connection, frames))
 
-    def ask(self, request: Request, put: Callable[[Any], None]) -> None:
-        """Send one request; its answer comes after ``latency``, and after those before it."""
-        self.sent.append((self.now, request))
-        link = self._link
-        self._puts.append(put)
-        if link is not None and self.latency < math.inf:
-            self.at(self.now + self.latency, partial(self._serve, link, request))
+    def _arrive(self, connection: int, frames: list[bytes]) -> None:
+        for frame in frames:
+            if connection == self._connection:
+                xid, request = messages.read_request(frame)
+                self.server.machine.request(connection, xid, request, round(1000 * self.now))
+        self._hear()
 
-    def _serve(self, link: Link, request: Request) -> None:
-        if link is self._link:
-            link.asked.append(request)
-            link.serve()
-            self.deliver()
+    def _hear(self) -> None:
+        """Hear what the server has to say."""
+        outbox = self.server.machine.outbox
+        data, ended = b"", False
+        while outbox:
+            to, message = outbox.popleft()
+            if to == self._connection:
+                data += messages.frame(message)
+                ended |= isinstance(message, HangUp)
+        if data:
+            self.shell.step(self._receive, data)
+        if ended:
+            self.shell.step(self.lose)
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            self.session.link.receive(self.session.codec, data)
+        except Broken:
+            self.lose()
 
     def deliver(self) -> None:
         """Have the client hear what its server has to say."""
-        link = self._link
-        assert link is not None
-        link.advance(link.lag)
-        while link is self._link and link.inbox:
-            kind, what, _ = link.inbox.popleft()
-            if kind == "answer":
-                self._puts.pop(0)(what)
-            else:
-                path, deleted = what
-                self.on_event(states.DELETED if deleted else "CHANGED", path)
+        self.run()
 
     def forget_watches(self) -> None:
         """Have the server tell of nothing that is watched now."""
-        assert self._link is not None
-        self._link.watches.clear()
+        self.server.machine.watches.forget(self._connection)
 
     def requests(self, kind: type[Request]) -> list[float]:
         """Return when requests of this kind were sent."""
@@ -236,10 +383,15 @@ class World:
     # What a user does.
 
     def ask_for(
-        self, path: str = PATH, *, kind: names.Kind = names.Kind.EXCLUSIVE, **options: Any
+        self,
+        path: str = PATH,
+        *,
+        kind: names.Kind = names.Kind.EXCLUSIVE,
+        patient: bool = True,
+        **options: Any,
     ) -> Attempt[Any]:
         """Ask for a lock; return the attempt."""
-        entry = lock_recipe.Entry(path, b"me", kind)
+        entry = lock_recipe.Entry(path, b"me", kind, patient)
         return self._stand(entry, GrantOptions(path, "me", zklock.Grant, **options))
 
     def stand(self, path: str = PATH, **options: Any) -> Attempt[Any]:
@@ -250,7 +402,9 @@ class World:
 
     def _stand(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[Any]:
         return self.session.attempt(
-            lock_recipe.acquire(entry), recover=lambda: lock_recipe.leave(entry), terms=terms
+            partial(lock_recipe.acquire, entry),
+            recover=partial(lock_recipe.leave, entry),
+            terms=terms,
         ).start()
 
     def acquire(self, path: str = PATH, **options: Any) -> zklock.Grant:
@@ -262,91 +416,18 @@ class World:
         return grant
 
 
-class FakeThread:
-    """A thread of the session's that runs when the world runs."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def later(self, job: Callable[[], object]) -> None:
-        self.after(0.0, job)
-
-    post = later
-
-    def after(self, seconds: float, job: Callable[[], object]) -> Callable[[], object]:
-        self._world.check_free()
-        return self._world.at(self._world.now + seconds, job)
-
-    def wake(self) -> None:
-        self._world.check_free()
-        self._world.wake()
-
-    def ready(self) -> None:
-        self._world.check_free()
-
-
-class FakeExecutor:
-    """Keeps the callbacks, with the time at which they were handed over, and runs them soon."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.ends = 0
-
-    def ready(self) -> None:
-        self._world.check_free()
-
-    def run(self, calls: Any) -> None:
-        self._world.check_free()
-        for call in calls:
-            self._world.callbacks.append((self._world.now, call))
-            self._world.at(self._world.now, call)
-
-    def end(self) -> None:
-        """They end in the background."""
-        self.ends += 1
-
-
-class FakeStore:
-    """Sends to the world's server."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.awaited: list[Batch] = []
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return False
-
-    def send_batch(
-        self, batch: Batch, done: Callable[[Results], None], awaited: bool = False
-    ) -> None:
-        self._world.check_free()
-        if awaited:
-            self.awaited.append(batch)
-        results: list[Any] = [None] * len(batch)
-        left = set(range(len(batch)))
-
-        def put(slot: int, result: Any) -> None:
-            results[slot] = result
-            left.discard(slot)
-            if not left:
-                done(tuple(results))
-
-        for slot, request in enumerate(batch):
-            self._world.ask(request, partial(put, slot))
-
-
 class _Watchful(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._world.check_free()
+        assert not self._world.shell.inside(), "a message is logged in a step"
 
 
 @contextmanager
-def nothing_logged_under_the_guard(world: World) -> Iterator[None]:
-    """Fail if a message is logged while the guard is taken."""
+def nothing_logged_in_a_step(world: World) -> Iterator[None]:
+    """Fail if a message is logged in a step."""
     handler = _Watchful(world)
     log = logging.getLogger("zklock")
     log.addHandler(handler)

@@ -38,8 +38,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tests.fakes import Client, Closed, Created, FakeGrant, Link, Tree, outcome
-from zklock._engine.attempt import Attempt
-from zklock._engine.attempt_state import Stage
+from zklock._core.attempt import Attempt, Stage
 from zklock._recipes import names
 from zklock._recipes.effects import Create, Listing, Node
 from zklock._recipes.lock import Entry
@@ -179,17 +178,6 @@ def _attributes(kind: Any) -> tuple[str, ...]:
 
 
 @functools.cache
-def _defaults(kind: Any) -> frozenset[str]:
-    """Return the attributes that an object has from its class until it gets its own."""
-    return frozenset(
-        name
-        for each in kind.__mro__
-        for name, value in vars(each).items()
-        if not name.startswith("__") and not callable(value) and not isinstance(value, property)
-    )
-
-
-@functools.cache
 def _is_value(kind: Any) -> bool:
     """Whether which one it is does not matter, but only what is in it."""
     params = getattr(kind, "__dataclass_params__", None)
@@ -255,7 +243,7 @@ class Merging(Spelling):
             wire = link.tree.zxid, len(link.inbox), len(link.asked), link.closed
         put_off = client.unanswered, client.jobs, client.refusals, len(client.late)
         seen = client.seen if client in self._looking_back else 0
-        return stage, own, client.alive, client.connected, wire, put_off, seen
+        return stage, own, client.alive, wire, put_off, seen
 
     def result(self) -> list[Any]:
         """Return the words."""
@@ -418,7 +406,7 @@ class Merging(Spelling):
 
     def client(self, client: Client) -> None:
         self._looks_back = client in self._looking_back
-        self.words += ("client", client.connected, client.alive, client.refusals)
+        self.words += ("client", client.alive, client.refusals)
         self.session(client.session)
         if self._looks_back:
             self.words.append(client.seen - self._base)
@@ -441,11 +429,10 @@ class Merging(Spelling):
         if attempt._stage is Stage.OVER:
             self.add(outcome(attempt))
             return
-        # What few attempts have is an attribute of those only: each is spelled with its name.
         kind: Any = type(attempt)
-        for name in sorted({*_defaults(kind), *vars(attempt)} - _FOR_TELEMETRY):
-            self.words.append(name)
-            self.add(getattr(attempt, name))
+        for name in _attributes(kind):
+            if name not in _FOR_TELEMETRY:
+                self.add(getattr(attempt, name))
 
     def entry(self, entry: Entry) -> None:
         self.add(("entry", entry.patient, entry.tidy, entry.alone, entry.granted))

@@ -1,438 +1,374 @@
-"""What drives a recipe, where its host fails it and where signal handlers come in between."""
+"""An attempt in each of its stages: given up, cut off, torn apart, its session replaced or over.
+
+The lock's recipe runs through the session, its bytes and a server. Whatever happens, one contender
+at most is left: that of a grant, or none.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
-from pathlib import Path
+import math
+import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.contract.struck import Moments
-from tests.fakes import Client, FakeGrant, Server, failure, outcome, settle
-from zklock import _engine
-from zklock._engine import attempt as engine
-from zklock._engine.attempt import Attempt
-from zklock._engine.transition_table import IllegalStep
-from zklock._recipes import lock as lock_recipe, names
-from zklock._recipes.effects import Batch, Create, Failed, Failure, Recipe, Sync
-from zklock.errors import AcquireCancelled, ClientClosed
+from tests.unit.sessions import CLOSED, PATH, TIMEOUT, World
+from zklock import ClientClosed, ZkLockError
+from zklock._core.attempt import Attempt, Stage
+from zklock._core.session import LATE_TIMEOUTS
+from zklock._ground.loss import LossReason
+from zklock._recipes.effects import Create, Failed, List, Pause, Recipe, Sync
+from zklock._recipes.steps import delete
+from zklock.testing.zookeeper import messages
 
-PATH = "/lock"
-
-
-def entry() -> lock_recipe.Entry:
-    return lock_recipe.Entry(PATH, b"me", names.Kind.EXCLUSIVE)
-
-
-class Failing(Client):
-    """A client that fails its attempts: the next so many calls of one of its methods raise."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self.fails: dict[str, int] = {}
-        self.then: dict[str, int] = {}  # once something has failed
-
-    def _fail(self, what: str) -> None:
-        if self.fails.get(what, 0) > 0:
-            self.fails[what] -= 1
-            self.fails.update(self.then)
-            self.then = {}
-            raise MemoryError(what)
-
-    def send_batch(
-        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
-    ) -> None:
-        sends = isinstance(batch[0], Create)
-        if sends and self.fails.get("after", 0) > 0:
-            super().send_batch(batch, done, awaited)
-            self._fail("after")
-        self._fail("send_batch")
-        super().send_batch(batch, done, awaited)
-
-    def watch(self, attempt: Attempt[Any], paths: Any) -> None:
-        self._fail("watch")
-        super().watch(attempt, paths)
-
-    def claim(self, attempt: Attempt[Any], claim: Any) -> Any:
-        if self.fails.get("claim"):
-            attempt.accept()
-        self._fail("claim")
-        return super().claim(attempt, claim)
+BEAT = TIMEOUT / 10
+SOON = 3 * TIMEOUT
+LATE = 2 * LATE_TIMEOUTS * TIMEOUT
+"""A create that was lost is looked for no longer by then."""
+Reached = tuple[World, Attempt[Any]]
 
 
-@pytest.mark.hazard("H9")
-@pytest.mark.parametrize(
-    "fails",
-    [
-        {"send_batch": 1},
-        {"send_batch": 3},
-        {"after": 1},
-        {"after": 1, "send_batch": 1},
-        {"after": 1, "send_batch": 3},
-        {"watch": 1},
-        {"watch": 1, "send_batch": 2},
-        {"claim": 1},
-        {"claim": 1, "send_batch": 2},
-    ],
-    ids=str,
-)
-def test_what_the_host_raises_leaves_no_contender(fails: dict[str, int]) -> None:
-    server = Server()
-    other = Client(server)
-    if "watch" in fails:
-        other.acquire(entry()).start()
-        settle([other])
-        assert server.grants
-    before = set(server.tree.names(PATH))
-    client = Failing(server)
-    attempt = client.acquire(entry())
-    first, *_ = fails
-    client.fails = {first: fails[first]}
-    client.then = {name: times for name, times in fails.items() if name != first}
+def new(world: World) -> Attempt[Any]:
+    attempt = world.ask_for()
+    fresh = world.session.attempt(attempt._make, recover=attempt._recover, terms=attempt.terms)
+    attempt.cancel()
+    world.run(BEAT)
+    return fresh
+
+
+def unsent(world: World) -> Attempt[Any]:
+    world.disconnect()
+    return world.ask_for()
+
+
+def sent(world: World) -> Attempt[Any]:
+    world.latency = 0.1
+    return world.ask_for()
+
+
+def sent_behind_the_missing_path(world: World) -> Attempt[Any]:
+    world.latency = 0.1
+    attempt = world.ask_for()
+    world.run(0.15)
+    return attempt
+
+
+def waits(world: World) -> Attempt[Any]:
+    blocker = world.server.open_session()
+    world.server.make_path(PATH)
+    node = world.server.create(f"{PATH}/_c_{'0' * 8}-lock-", b"", blocker)
+    world.at(world.now + TIMEOUT, lambda: world.server.delete(node))
+    attempt = world.ask_for()
+    world.run(BEAT / 2)
+    return attempt
+
+
+def claims(world: World) -> Attempt[Any]:
+    """The lease is nearly over when the contender is there."""
+    world.run(TIMEOUT)
+    world.server.make_path(PATH)
+    world.session._rested_at = world.now  # as after a touch that proves nothing
+    world.latency = 0.05
+    attempt = world.ask_for()
+    world.session._proved = lambda sent: None  # type: ignore[method-assign]
+    world.run(0.12)
+    del world.session._proved
+    return attempt
+
+
+REACHED: dict[Stage, list[Callable[[World], Attempt[Any]]]] = {
+    Stage.NEW: [new],
+    Stage.UNSENT: [unsent],
+    Stage.SENT: [sent, sent_behind_the_missing_path],
+    Stage.WAIT: [waits],
+    Stage.CLAIM: [claims],
+}
+WAYS = [(stage, way) for stage, ways in REACHED.items() for way in ways]
+
+
+@pytest.fixture(params=WAYS, ids=[way.__name__ for _, way in WAYS])
+def reached(request: pytest.FixtureRequest) -> Reached:
+    stage, way = request.param
+    world = World()
+    world.connect()
+    attempt = way(world)
+    assert attempt.stage is stage
+    return world, attempt
+
+
+def goes_on(world: World, attempt: Attempt[Any]) -> None:
+    """The attempt is granted in the end, and has one contender; another is granted after it."""
     attempt.start()
-    settle([client, other])
-    assert not any(client.fails.values())
-    assert attempt.done
-    with pytest.raises(MemoryError):
-        attempt.result()
-    assert set(server.tree.names(PATH)) == before
-    assert client.attempts == 0
+    if not world.session.connected:
+        world.connect()
+    world.run(SOON)
+    grant = attempt.result()
+    assert grant.held
+    assert world.server.names() == [grant.path.rpartition("/")[2]]
+    grant.abandon()
+    world.run(BEAT)
+    assert world.server.names() == []
+    world.latency = 0.0
+    assert world.acquire().held
 
 
-def test_pleas_for_patience_are_heeded_with_growing_pauses() -> None:
-    server = Server()
-    client = Client(server)
-    answers: list[Any] = []
-    busy = Failed(Failure.DROPPED, failure(Failure.DROPPED, PATH).error, busy=True)
-
-    def asks() -> Recipe[int]:
-        while len(answers) < 8:
-            answers.append((yield (Sync(PATH),)))
-        return len(answers)
-
-    served = server.write
-
-    def write(session: int, request: Any) -> Any:
-        return busy if len(answers) < 7 else served(session, request)
-
-    server.write = write  # type: ignore[method-assign]
-    attempt = Attempt(client, asks()).start()
-    settle([client])
-    assert attempt.result() == 8
-    assert client.pauses == sorted(client.pauses)
-    assert len(client.pauses) == 7
-    assert 0 < client.pauses[0] < 0.1
-    assert client.pauses[-1] == 2.0
+def leaves_nothing(world: World) -> None:
+    if not world.session.connected:
+        world.connect()
+    world.run(LATE)
+    assert world.server.names() == []
+    assert not world.session.in_use
 
 
-@pytest.fixture
-def alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
-    before = signal.getsignal(signal.SIGALRM)
-
-    def set_up(call: Callable[[], object]) -> None:
-        signal.signal(signal.SIGALRM, lambda number, frame: call())
-
-    yield set_up
-    signal.signal(signal.SIGALRM, before)
+def test_goes_on(reached: Reached) -> None:
+    goes_on(*reached)
 
 
-@pytest.mark.hazard("H28")
-def test_a_handler_may_give_up_in_the_middle_of_a_step(
-    alarm: Callable[[Callable[[], object]], None],
-) -> None:
-    server = Server()
-    client = Client(server)
-    attempt = client.acquire(entry())
-    given_up: list[bool] = []
-    alarm(lambda: given_up.append(attempt.cancel(AcquireCancelled("enough", path=PATH))))
-    client.on_batch = lambda: signal.raise_signal(signal.SIGALRM)
-    attempt.start()
-    assert given_up == [True]
-    assert attempt.done
-    settle([client])
-    with pytest.raises(AcquireCancelled):
-        attempt.result()
-    assert not server.tree.names(PATH)
-    assert not server.grants
-
-
-@pytest.mark.hazard("H28")
-def test_what_interrupts_the_host_is_left_to_its_own_thread() -> None:
-    server = Server()
-    client = Client(server)
-    client.interrupted = True
-    attempt = client.acquire(entry()).start()
-    assert not client.sent
-    client.interrupted = False
-    settle([client])
-    assert attempt.result() is server.grants[0]
-
-
-def test_giving_up_again_goes_on_with_what_was_interrupted() -> None:
-    """An interrupt may strike between the decision and the news of it."""
-    server = Server()
-    other = Client(server)
-    other.acquire(entry()).start()
-    client = Client(server)
-    attempt = client.acquire(entry()).start()
-    settle([other, client])
-    tell = attempt._tell
-
-    def interrupted(handle: Callable[..., object], *news: object) -> None:
-        raise KeyboardInterrupt
-
-    attempt._tell = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        attempt.cancel()
-    attempt._tell = tell  # type: ignore[method-assign]
+@pytest.mark.parametrize("started", [True, False])
+def test_given_up_it_leaves_nothing(reached: Reached, started: bool) -> None:
+    world, attempt = reached
+    assert attempt.cancel(error := ZkLockError("given up"))
     assert not attempt.cancel()
-    settle([other, client])
-    assert len(server.tree.names(PATH)) == 1
-
-
-def test_a_second_start_is_refused_and_changes_nothing() -> None:
-    server = Server()
-    client = Client(server)
-    attempt = client.acquire(entry()).start()
-    sent = list(client.sent)
-    with pytest.raises(IllegalStep):
-        attempt.start()
-    assert client.sent == sent
-    settle([client])
-    assert attempt.result() is server.grants[0]
-
-
-def test_what_was_given_up_before_it_began_sends_nothing() -> None:
-    server = Server()
-    client = Client(server)
-    attempt = client.acquire(entry())
-    assert attempt.cancel()
+    assert attempt.done
+    with pytest.raises(ZkLockError) as raised:
+        attempt.result()
+    assert raised.value is error
     attempt.start()
-    settle([client])
-    assert attempt.result() is None
-    assert not client.sent
-    assert client.attempts == 0
+    leaves_nothing(world)
 
 
-@pytest.mark.parametrize("enters", [False, True])
-def test_an_attempt_whose_client_is_closed_as_it_begins_is_over(enters: bool) -> None:
-    """The news may come after the session knows the attempt, and before it has begun."""
-    server = Server()
-    client = Client(server)
-    attempt = client.acquire(entry())
-    if enters:
-        client.enter(attempt)
-    attempt.session_replaced(ClientClosed("closed"))
+def test_cut_off_it_goes_on(reached: Reached) -> None:
+    world, attempt = reached
+    world.disconnect()
+    goes_on(world, attempt)
+
+
+def test_cut_off_and_given_up_it_leaves_nothing(reached: Reached) -> None:
+    world, attempt = reached
+    world.disconnect()
+    attempt.cancel()
+    leaves_nothing(world)
+
+
+def test_in_another_session_it_begins_anew(reached: Reached) -> None:
+    world, attempt = reached
+    assert world.client.client_id is not None
+    world.server.expire(world.client.client_id[0])
+    world.disconnect()
+    world.connect()
+    goes_on(world, attempt)
+
+
+def test_at_the_end_of_the_client_it_is_told(reached: Reached) -> None:
+    world, attempt = reached
     attempt.start()
-    settle([client])
+    world.shell.step(world.session.end, LossReason.CLIENT_CLOSED, CLOSED)
+    world.run()
     with pytest.raises(ClientClosed):
         attempt.result()
-    assert not client.sent
-    assert client.attempts == 0
+    assert not world.session.in_use
 
 
-# Exceptions out of nowhere.
+def tear(world: World) -> None:
+    """Have an interrupt strike in a step that concerns no attempt."""
 
-ENGINE = str(Path(_engine.__file__).parent)
+    def struck() -> None:
+        raise KeyboardInterrupt
 
-
-@contextmanager
-def elsewhere() -> Iterator[None]:
-    """What other threads do meanwhile: no interrupt strikes them."""
-    trace, profile = sys.gettrace(), sys.getprofile()
-    sys.settrace(None)
-    sys.setprofile(None)
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
-        sys.setprofile(profile)
+    with pytest.raises(KeyboardInterrupt):
+        world.shell.step(struck)
+    assert world.shell.torn
 
 
-class Swift(Client):
-    """A client that is answered before a call returns: the caller's own thread goes on with it."""
-
-    def send_batch(
-        self, batch: Batch, done: Callable[[tuple[Any, ...]], None], awaited: bool = False
-    ) -> None:
-        with elsewhere():
-            super().send_batch(batch, done, awaited)
-            self.serve(len(batch))
-            self.deliver(len(batch))
+def test_a_torn_step_of_others_is_a_cut(reached: Reached) -> None:
+    world, attempt = reached
+    tear(world)
+    world.run(BEAT)
+    assert not world.session.connected
+    goes_on(world, attempt)
 
 
-def free(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
-    return attempt.start
+def reconnect(world: World) -> None:
+    world.run(BEAT)
+    if not world.session.connected:
+        world.connect()
 
 
-def taken(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
-    other.acquire(entry()).start()
-    settle([other])
-    return attempt.start
+def through(world: World, *acts: Callable[[], object]) -> int:
+    """Act, and go on behind each interrupt, connected anew; return how many struck."""
+    struck = 0
+    every: list[Callable[[], object]] = [*acts, *[partial(reconnect, world)] * 40]
+    for act in every:
+        try:
+            act()
+        except KeyboardInterrupt:
+            struck += 1
+    return struck
 
 
-def waiting(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
-    taken(client, other, attempt)
-    attempt.start()
-    settle([client, other])
-    return attempt.cancel
+def strike(way: Callable[[World], Attempt[Any]], number: int, given_up: bool) -> int:
+    """Have an interrupt strike in the sending of this number; return whether it did."""
+    world = World()
+    world.connect()
+    attempts: list[Attempt[Any]] = []
+    make = world.session.attempt
+
+    def noted(*what: Any, **options: Any) -> Attempt[Any]:
+        attempts.append(make(*what, **options))
+        return attempts[-1]
+
+    world.session.attempt = noted  # type: ignore[method-assign]
+    world.strike_in = number
+
+    def give_up() -> None:
+        if given_up:
+            attempts[0].cancel()
+
+    struck = through(world, lambda: way(world), give_up)
+    world.strike_in = None
+    through(world)
+    if not given_up or attempts[0].made:
+        grant = attempts[0].result()
+        assert grant.held
+        assert world.server.names() == [grant.path.rpartition("/")[2]]
+        grant.abandon()
+    leaves_nothing(world)
+    return struck
 
 
-def under_way(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
-    Client.send_batch(client, (Sync(PATH),), lambda results: None)  # the answers stay one behind
-    attempt.start()
-    return attempt.cancel
+@pytest.mark.parametrize("way", [unsent, sent, sent_behind_the_missing_path, waits])
+@pytest.mark.parametrize("given_up", [False, True])
+def test_struck_at_any_sending_it_leaves_one_contender_or_none(
+    way: Callable[[World], Attempt[Any]], given_up: bool
+) -> None:
+    assert sum(strike(way, number, given_up) for number in range(30)) > 0
 
 
-def parked(client: Client, other: Client, attempt: Attempt[Any]) -> Callable[[], object]:
-    client.lose_connection()
-    attempt.start()
-    return attempt.cancel
+def test_a_listing_is_shared_by_all_who_asked_before_it_was_sent() -> None:
+    world = World()
+    world.connect()
+    world.server.make_path(PATH)
+    world.latency = 0.1
+    attempts = [world.ask_for() for _ in range(50)]
+    world.run(0.25)
+    assert len(world.requests(Create)) == 50
+    assert len(world.requests(List)) == 2, "the first one's, and that of all others"
+    world.run(SOON)
+    assert [attempt.done for attempt in attempts] == [True] + 49 * [False]
+    for number, attempt in enumerate(attempts):
+        grant = attempt.result()
+        assert [each.done for each in attempts] == [each <= number for each in range(50)]
+        grant.abandon()
+        world.run(BEAT)
+    assert world.server.names() == []
 
 
-SCENES = [free, taken, waiting, under_way, parked]
+@pytest.mark.parametrize("late", [0.0, 5.0, 50.0])
+def test_a_create_that_is_carried_out_late_is_deleted(late: float) -> None:
+    world = World()
+    world.connect()
+    world.server.make_path(PATH)
+    world.latency = math.inf
+    attempt = world.ask_for()
+    made = world.server.machine
+    assert world.client.client_id is not None
+    session, entry = world.client.client_id[0], attempt._make.args[0]  # type: ignore[attr-defined]
+    uuid = entry.uuid
+    world.disconnect()
+    world.latency = 0.0
+    world.connect()
+    world.run(late)
+    grant = attempt.result()
+    assert uuid not in grant.path
+    request = next(it for _, it in world.sent if isinstance(it, Create) and uuid in it.prefix)
+    acl = made.tree.nodes[PATH].acl
+    made.request_late(0, session, messages.Create(request.prefix, request.data, list(acl), 3), 0)
+    assert len(world.server.names()) == 2
+    world.run(60.0)
+    assert world.server.names() == [grant.path.rpartition("/")[2]]
 
 
-def struck(
-    scene: Callable[..., Callable[[], object]], where: int, at: int, then: int = 0
-) -> Moments:
-    """Have one call of two interrupted; its caller gives up, and nothing may be left behind."""
-    server, moments = Server(), Moments(folder=ENGINE)
-    client, other = Swift(server), Swift(server)
-    attempt = client.acquire(entry())
-    call = scene(client, other, attempt)
+def test_a_pause_that_is_given_up_is_called_off() -> None:
+    world = World()
+    world.connect()
 
-    def abandon() -> None:
-        grant = outcome(attempt)
-        if isinstance(grant, FakeGrant):
-            client.release(grant)
+    def pauses() -> Recipe[Any]:
+        yield Pause(5.0)
+        return "over"
 
-    def withdraw() -> None:
-        if not attempt.cancel():
-            attempt.when_done(abandon)
+    one, two = (world.session.attempt(pauses).start() for _ in range(2))
+    assert one.stage is Stage.PAUSE
+    assert one.cancel()
+    assert world.session._attempts == {two: None}
+    world.run(5.0)
+    assert two.result() == "over"
 
-    for number, each in enumerate((call, withdraw)):
-        if number == where:
-            moments.run(each, at, then)
+
+def test_an_answer_that_asks_for_patience_is_told_after_a_pause() -> None:
+    world = World()
+    world.connect()
+    world.server.make_path(PATH)
+    machine, busy = world.server.machine, 3
+
+    def throttled(connection: int, xid: int, request: Any, now: int) -> None:
+        nonlocal busy
+        busy -= 1
+        if busy >= 0:
+            machine.throttle(connection, xid, now)
         else:
-            each()
-    withdraw()
-    settle([client, other])
-    assert attempt.done, moments.where
-    for holder in server.grants:
-        if not holder.over:
-            holder.client.release(holder)
-    settle([client, other])
-    assert not server.tree.names(PATH), moments.where
-    assert client.attempts == 0, moments.where
-    last = client.acquire(entry()).start()
-    settle([client])
-    assert isinstance(outcome(last), FakeGrant)
-    return moments
+            type(machine).request(machine, connection, xid, request, now)
 
-
-@pytest.mark.hazard("H9")
-@pytest.mark.parametrize("where", [0, 1])
-@pytest.mark.parametrize("scene", SCENES)
-def test_an_interrupt_at_any_moment_leaves_nothing(scene: Any, where: int) -> None:
-    for at in count(1):
-        if not struck(scene, where, at).where:
-            break
-    assert at > 3
-
-
-@pytest.mark.hazard("H9")
-@pytest.mark.parametrize("where", [0, 1])
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_second_interrupt_while_the_first_is_seen_to_leaves_nothing(
-    scene: Any, where: int
-) -> None:
-    for at in count(1):
-        for then in (1, 2, 3, 5, 8):
-            moments = struck(scene, where, at, then)
-            if not moments.twice:
-                break
-        if not moments.where:
-            break
-    assert at > 3
-
-
-def withdraws(
-    scene: Callable[..., Callable[[], object]], at: int
-) -> tuple[Moments, Attempt[Any], list[str], list[str]]:
-    """Have one call of ``cancel`` interrupted, and nothing else done; return what comes of it.
-
-    The last two: the contenders that are left beside others', and who was told of the end.
-    """
-    server, moments = Server(), Moments(folder=ENGINE)
-    client, other = Swift(server), Swift(server)
-    attempt = client.acquire(entry())
-    cancel = scene(client, other, attempt)
-    told: list[str] = []
-    attempt.when_done(lambda: told.append("over"))
-    before = {grant.path for grant in server.grants}
-    moments.run(cancel, at)
-    settle([client, other])
-    left = {f"{PATH}/{name}" for name in server.tree.names(PATH)} - before
-    return moments, attempt, sorted(left), told
-
-
-@pytest.mark.hazard("H9")
-@pytest.mark.parametrize("scene", [waiting, under_way, parked])
-def test_what_was_given_up_is_over_though_an_interrupt_strikes(scene: Any) -> None:
-    """Nobody gives up a second time."""
-    for at in count(2):  # at the first moment, nothing is decided yet
-        moments, attempt, left, told = withdraws(scene, at)
-        if not moments.where:
-            break
-        assert attempt.done, moments.where
-        assert attempt.result() is None, moments.where
-        assert (left, told) == ([], ["over"]), moments.where
-    assert at > 5
-
-
-@pytest.mark.hazard("H28")
-def test_a_handler_that_has_interrupted_the_host_gives_up_at_once() -> None:
-    """The withdrawal is left to the host's own thread."""
-    server = Server()
-    client, other = Client(server), Client(server)
-    other.acquire(entry()).start()
-    settle([other])
-    attempt = client.acquire(entry()).start()
-    settle([client])
-    sent = list(client.sent)
-    client.interrupted = True
-    assert attempt.cancel()
+    machine.request = throttled  # type: ignore[method-assign]
+    attempt = world.session.attempt(lambda: delete(PATH, f"{PATH}/none")).start()
+    world.run()
+    assert attempt.stage is Stage.BUSY
+    world.run(1.0)
     assert attempt.done
-    assert client.sent == sent
-    client.interrupted = False
-    settle([client])
-    assert len(server.tree.names(PATH)) == 1
 
 
-def test_an_error_of_the_host_is_raised_where_a_handler_may_have_raised_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """On other threads it is logged: they bring the news to others, too."""
+def test_a_fault_in_a_recipe_is_told_and_cleaned_up(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.connect()
+    tries: list[int] = []
 
-    def fails() -> None:
-        raise MemoryError
+    def faulty() -> Recipe[Any]:
+        yield (Sync("/"),)
+        raise LookupError("a fault")
 
-    for interrupted in (False, True):
-        monkeypatch.setattr(engine, "may_be_interrupted", lambda said=interrupted: said)
-        client = Client(Server())
-        attempt = client.acquire(entry())
-        monkeypatch.setattr(attempt, "_started", fails)
-        with pytest.raises(MemoryError) if interrupted else contextlib.nullcontext():
-            attempt.start()
-        settle([client])
-        with pytest.raises(MemoryError):
-            attempt.result()
-        told = [record.message for record in caplog.records]
-        assert told == ["an acquire was interrupted; cleaning up"]
+    def cleans() -> Recipe[None]:
+        tries.append(1)
+        (result,) = yield (Sync("/"),)
+        assert not isinstance(result, Failed)
+        if len(tries) < 3:
+            raise LookupError("again")
+
+    attempt = world.session.attempt(faulty, recover=cleans)
+
+    def run() -> None:
+        attempt.start()
+        world.run(5.0)
+
+    thread = threading.Thread(target=run)
+    thread.start()  # on the main thread, it might be a signal handler's
+    thread.join()
+    with pytest.raises(LookupError, match="a fault"):
+        attempt.result()
+    assert len(tries) == 3
+    assert "a step failed" in caplog.text
+
+
+def test_who_asks_when_it_is_done_is_told_outside_of_steps() -> None:
+    world = World()
+    world.connect()
+    attempt = world.ask_for()
+    told: list[bool] = []
+    attempt.when_done(lambda: told.append(world.shell.inside()))
+    woken: list[bool] = []
+    attempt.wake_when_done(lambda: woken.append(world.shell.inside()))
+    world.run()
+    attempt.when_done(lambda: told.append(world.shell.inside()))
+    attempt.wake_when_done(lambda: woken.append(world.shell.inside()))
+    world.run()
+    assert (told, woken) == ([False, False], [True, False])

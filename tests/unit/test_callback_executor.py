@@ -11,8 +11,8 @@ import pytest
 
 from tests.at_once import at_once
 from tests.fakes import interrupted_starter, no_thread
-from zklock._engine import callback_executor as callers_module
-from zklock._engine.callback_executor import FEWEST, MOST, CallbackExecutor
+from zklock._shell import callback_executor as callers_module
+from zklock._shell.callback_executor import FEWEST, MOST, CallbackExecutor
 from zklock.testing import wait_for
 
 SOON = 60.0

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from zklock._engine import callbacks
+from zklock._core import callbacks
 
 
 async def awaited(*_: Any) -> None: ...

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import zklock
-from zklock._engine.future import Future
+from zklock._core.attempt import Pending
 from zklock.fencing import FileGuard, MemoryGuard
 
 FILE = Path(zklock.__file__).parent / "_ground" / "clock.py"
@@ -78,7 +78,7 @@ def test_timeouts_end_while_a_test_has_frozen_the_time(
         monkeypatch.setattr(time, name, lambda: 0.0)
     token = zklock.FencingToken(7, 33)
     if which == "an acquire":
-        assert not Future[None]().wait(0.02)
+        assert not Pending[None](zklock.Handler().session).wait(0.02)
     elif which == "a guard in memory":
         guard = MemoryGuard("report", timeout=0.02)
         with guard.hold(token), pytest.raises(zklock.NoAnswer):

@@ -7,19 +7,23 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from kazoo.exceptions import APIError, BadVersionError, NoNodeError
+from kazoo.exceptions import APIError, NoNodeError
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl, make_digest_acl
 
 from tests.modes import examples
-from zklock._kazoo import wire
+from zklock._core import wire
+from zklock._core.wire import Codec
 from zklock._recipes.effects import (
     Check,
     Create,
     Delete,
     Exists,
+    Failure,
     List,
-    MakePath,
+    Listing,
+    Make,
+    Node,
     Read,
     Request,
     Sync,
@@ -29,8 +33,8 @@ from zklock._recipes.effects import (
     WatchList,
     Write,
 )
-from zklock._wire import codec
-from zklock._wire.codec import (
+from zklock.testing.zookeeper import codec, messages
+from zklock.testing.zookeeper.codec import (
     REPLIES,
     REQUESTS,
     Acl,
@@ -41,7 +45,6 @@ from zklock._wire.codec import (
     Splitter,
     Stat,
 )
-from zklock.testing.zookeeper import messages
 from zklock.testing.zookeeper.messages import (
     Answer,
     Connect,
@@ -57,6 +60,7 @@ names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 paths = st.lists(names, min_size=2, max_size=4).map(lambda parts: "/" + "/".join(parts))
 chroots = st.one_of(st.just(""), paths)
 data = st.binary(max_size=300)
+ME = 7
 versions = st.integers(-1, 2**31 - 1)
 acls = st.sampled_from(
     [
@@ -106,14 +110,13 @@ def as_kazoo(request: Request, chroot: str, acl: Any, *, part: bool = False) -> 
 
 
 def encoded(request: Request, chroot: str, acl: Any) -> bytes:
-    kind = wire.KINDS[type(request)]
-    return kind.head + kind.encode(request, chroot, acl)
+    body = Codec(chroot, lambda: acl, lambda: 0).encode(request)
+    assert isinstance(body, bytes)
+    return body
 
 
-def decoded(kind: type, body: bytes) -> Any:
-    decode = wire.KINDS[kind].decode
-    assert decode is not None
-    return decode(body)
+def decoded(request: Request, body: bytes) -> Any:
+    return Codec("/app", lambda: None, lambda: ME).result(request, 0, body)
 
 
 @given(request=requests, chroot=chroots, acl=acls)
@@ -128,8 +131,12 @@ def test_the_root_is_that_of_the_client(chroot: str, wanted: bytes) -> None:
     assert encoded(Sync("/"), chroot, None).endswith(struct.pack(">i", len(wanted)) + wanted)
 
 
-def test_what_takes_several_requests_is_left_to_kazoo() -> None:
-    assert MakePath not in wire.KINDS
+def test_what_is_made_is_open_or_as_the_client_says_and_the_root_is_there() -> None:
+    for chroot, path in (("", "/a"), ("/app/", "/a"), ("/app", "/")):
+        full = chroot if path == "/" else chroot.rstrip("/") + path
+        whole = kazoo.Create2(full, b"", OPEN_ACL_UNSAFE, 0)
+        assert encoded(Make(path), chroot, None) == struct.pack(">i", 15) + whole.serialize()
+    assert encoded(Make("/"), "", None) == encoded(Exists("/"), "", None)
 
 
 ints, longs = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
@@ -240,14 +247,41 @@ def test_kazoo_writes_and_reads_the_same(op: int, chosen: st.DataObject) -> None
         assert (list(got) if len(values) > 1 else [got]) == to_kazoo(record, values)
 
 
+OPERATIONS_OF: dict[int, Any] = {
+    Op.DELETE: Delete("/d"),
+    Op.SET_DATA: Write("/w", b""),
+    Op.CHECK: Check("/c"),
+}
+
+
 @some
-@given(parts=parts(REPLIES))
-def test_kazoo_reads_the_same_results_of_a_transaction(parts: Any) -> None:
-    known = [(op, values) for op, values in parts if op in {1, 2, 5, 13, -1}]
-    body = REPLIES[Op.MULTI].pack((known,))
-    got = list(map(repr, decoded(Check, body)))
-    wanted = list(map(repr, kazoo.Transaction.deserialize(body, 0)))
-    assert got == [each.replace("ZnodeStat", "Stat") for each in wanted]
+@given(parts=st.lists(st.tuples(st.sampled_from([*OPERATIONS_OF]), stats), min_size=1, max_size=4))
+def test_a_transaction_that_was_carried_out(parts: Any) -> None:
+    said = [(op, (stat,) if op == Op.SET_DATA else ()) for op, stat in parts]
+    request = Transaction(tuple(OPERATIONS_OF[op] for op, _ in parts))
+    body = REPLIES[Op.MULTI].pack((said,))
+    assert decoded(request, body) is None
+    assert decoded(request, body[:8]).why is Failure.OTHER
+
+
+@given(stat=stats)
+def test_a_transaction_whose_reply_is_cut_in_its_last_stat_has_failed(stat: Any) -> None:
+    body = REPLIES[Op.MULTI].pack(([(Op.SET_DATA, (stat,))],))[:-9]  # without the end of the list
+    request = Transaction((Write("/w", b""),))
+    assert decoded(request, body) is None
+    assert decoded(request, body[:-1]).why is Failure.OTHER
+
+
+@pytest.mark.parametrize("code", [-101, -103, -12345])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_transaction_that_was_refused_says_for_which_operation(at: int, code: int) -> None:
+    """Those before it were rolled back (0), those behind it not tried (-2)."""
+    operations = Delete("/d"), Write("/w", b""), Check("/c")
+    codes = [0] * at + [code] + [-2] * (2 - at)
+    body = REPLIES[Op.MULTI].pack(([(Op.ERROR, (each,)) for each in codes],))
+    got = decoded(Transaction(operations), body)
+    whys = {-101: Failure.MISSING, -103: Failure.CHANGED, -12345: Failure.OTHER}
+    assert (got.why, got.node) == (whys[code], "/w" if at == 1 else None)
 
 
 @some
@@ -265,38 +299,59 @@ def test_a_failed_part_has_its_error_twice() -> None:
     )
 
 
-REPLIED: dict[type, Op] = {
-    Create: Op.CREATE2,
-    **dict.fromkeys((List, WatchList), Op.GET_CHILDREN2),
-    **dict.fromkeys((Watch, Read), Op.GET_DATA),
-    **dict.fromkeys((Exists, WatchExists), Op.EXISTS),
+REPLIED: dict[Request, Op] = {
+    Create("/a/x-", b"mine"): Op.CREATE2,
+    **dict.fromkeys((List("/a"), WatchList("/a")), Op.GET_CHILDREN2),
+    **dict.fromkeys((Watch("/a"), Read("/a")), Op.GET_DATA),
+    **dict.fromkeys((Exists("/a"), WatchExists("/a")), Op.EXISTS),
 }
 
 
 @some
 @given(chosen=st.data())
-@pytest.mark.parametrize("kind", REPLIED)
-def test_the_value_of_a_reply(kind: type, chosen: st.DataObject) -> None:
-    record = REPLIES[REPLIED[kind]]
+@pytest.mark.parametrize("request_", REPLIED)
+def test_the_value_of_a_reply(request_: Request, chosen: st.DataObject) -> None:
+    record = REPLIES[REPLIED[request_]]
     values = chosen.draw(values_of(record))
-    got = decoded(kind, record.pack(values) + b"next")
-    assert got == (values if len(values) > 1 else values[0])
-    with pytest.raises((Malformed, struct.error)):
-        decoded(kind, record.pack(values)[:-1])
+    if isinstance(request_, Create):
+        values = "/app/a/x-0000000001", *values[1:]
+    body, stat = record.pack(values), values[-1]
+    got = decoded(request_, body + b"next")
+    if isinstance(got, Listing):
+        assert got == Listing(values[0], stat.czxid, stat.cversion, stat.ctime, stat.dataLength)
+    else:
+        path = "/a"
+        said = (values[0] or b"") if isinstance(request_, Watch | Read) else b""
+        if isinstance(request_, Create):
+            path, said = "/a/x-0000000001", b"mine"
+        owner = stat.ephemeralOwner
+        assert got == Node(path, said, owner, owner == ME, stat.version, stat.ctime, stat.mtime)
+    for end in {0, len(body) - 1, chosen.draw(st.integers(0, len(body) - 1))}:
+        assert decoded(request_, body[:end]).why is Failure.OTHER
 
 
-@pytest.mark.parametrize("request_", [Sync("/a"), Delete("/a"), Write("/a", b"")])
+@pytest.mark.parametrize("request_", [Sync("/a"), Delete("/a"), Write("/a", b""), Make("/a")])
 def test_nothing(request_: Request) -> None:
-    assert wire.KINDS[type(request_)].decode is None
+    assert decoded(request_, b"whatever") is None
+
+
+def test_a_node_is_mine_if_it_is_of_the_present_session() -> None:
+    for owner, mine in ((ME, True), (ME + 1, False), (0, False)):
+        stat = Stat(1, 2, 3, 4, 5, 6, 7, owner, 8, 9, 10)
+        assert decoded(Exists("/a"), REPLIES[Op.EXISTS].pack((stat,))).mine is mine
+    assert not Codec("", lambda: None, lambda: 0).result(Exists("/a"), 0, bytes(68)).mine
+
+
+def test_a_node_that_was_there_before_need_not_be_made() -> None:
+    codec_ = Codec("", lambda: None, lambda: ME)
+    assert codec_.result(Make("/a"), -110, b"") is None
+    assert codec_.result(Make("/a"), -102, b"").why is Failure.DENIED
+    assert codec_.result(Delete("/a"), -110, b"").why is Failure.OTHER
 
 
 def test_an_error_that_kazoo_does_not_know() -> None:
     assert isinstance(wire.error_of(-101), NoNodeError)
-    assert isinstance(wire.error_of(-12345), APIError)
-    parts = [(Op.ERROR, (-103,)), (Op.ERROR, (-12345,))]
-    known, unknown = decoded(Check, REPLIES[Op.MULTI].pack((parts,)))
-    assert isinstance(known, BadVersionError)
-    assert isinstance(unknown, APIError)
+    assert type(wire.error_of(-12345)) is APIError
 
 
 NO_LOCK_ASKS = {

@@ -17,8 +17,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import zklock
 from tests.contract.secure import Authority
-from zklock._kazoo.connect import new_client
-from zklock._kazoo.handler import Handler
+from zklock._shell.connect import new_client
+from zklock._shell.handler import Handler
 
 SASL = {"mechanism": "DIGEST-MD5", "username": "me", "password": "secret"}
 ID = (5, b"secret" + b"!" * 10)
@@ -160,13 +160,13 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_last_trouble_with_a_server_counts_until_the_next_try_is_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+        address = listener.getsockname()
         handler = Handler()
         handler.starting(60.0)
-        server = f"127.0.0.1:{port}"
+        server = f"127.0.0.1:{address[1]}"
         missing = f"/{uuid.uuid4()}"
         with pytest.raises(FileNotFoundError):
-            handler.create_connection(("127.0.0.1", port), use_ssl=True, ca=missing)
+            handler.create_connection(address, timeout=36.0, use_ssl=True, ca=missing)
         assert handler.met(server) == "no such file or directory"
         seen = []
 
@@ -178,6 +178,6 @@ def test_the_last_trouble_with_a_server_counts_until_the_next_try_is_over() -> N
             __fspath__ = looks
 
         with pytest.raises(TimeoutError):
-            handler.create_connection(("127.0.0.1", port), use_ssl=True, ca=Unresolved())
+            handler.create_connection(address, timeout=36.0, use_ssl=True, ca=Unresolved())
         assert seen == ["no such file or directory"]
         assert handler.met(server) == "does not answer"

@@ -1,26 +1,20 @@
-"""The handler: its numbers, and the time that each server gets."""
+"""The handler: the time that each server gets."""
 
 from __future__ import annotations
 
 import select
 import socket
 import threading
-from itertools import count
 from typing import Any
 
 import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from tests.contract.struck import Moments
 from tests.unit.testing.wire import CONNECT, CONNECTED
-from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.handler import Handler
+from zklock._shell.handler import Handler
+from zklock._shell.socket import Sock
 from zklock.errors import ClientUnusable
-
-
-def test_numbers_begin_again_after_the_last() -> None:
-    handler = Handler()
-    handler._numbers = count(2**31 - 2)
-    assert [handler.next_xid(), handler.next_xid(), handler.next_xid()] == [2**31 - 1, 1, 2]
 
 
 class Pair:
@@ -30,13 +24,21 @@ class Pair:
         self.handler = handler
         self.far, near = socket.socketpair()
         near.setblocking(False)
-        self.socket = GatewaySocket(near, handler)
+        self.socket = Sock(near, handler, "a:1", None)
+        handler.step(handler._drive)
         self.socket.send(CONNECT)
         assert self.far.recv(65536) == CONNECT
+
+    def hear(self) -> None:
+        """Have what the server has said, and its end, reach kazoo."""
+        handler = self.handler
+        handler.step(handler._pump)
+        assert handler.select([self.socket], [], [], 5) == ([self.socket], [], [])
 
     def close(self) -> None:
         self.far.close()
         self.socket.close()
+        self.handler.step(self.handler._end_driver)
 
 
 def test_an_interpreter_that_cannot_poll_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +55,9 @@ def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_
     for _ in range(3):
         pair = Pair(handler)
         pair.far.close()
-        assert handler.select([pair.socket], [], [], 5) == ([pair.socket], [], [])
+        pair.hear()
         assert pair.socket.recv(1) == b""
-        pair.socket.close()
+        pair.close()
         assert handler.turn() == first
     handler.session_timeout = 0.6
     first = handler.turn()
@@ -63,6 +65,29 @@ def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_
     assert handler.select([pair.socket], [], [], 5) == ([], [], [])
     assert handler.turn() == 2 * first
     pair.close()
+
+
+def test_a_drop_that_is_interrupted_is_repeated_whole() -> None:
+    """Else kazoo never connects anew, and requests are sent to nobody."""
+    handler = Handler()
+    moments = Moments()
+    at, struck = 0, True
+    while struck:
+        at += 1
+        pair = Pair(handler)
+        pair.far.sendall(CONNECTED)
+        pair.hear()
+        handler.step(handler._serve, pair.socket)
+        assert handler.session.connected
+        handler._bell.clear()
+        struck = moments.strike(handler.drop, at)
+        begun = handler._torn or not struck
+        handler.step(lambda: None)
+        dropped = not handler.session.connected
+        assert dropped or not begun, moments.where
+        assert handler._bell.is_set() is dropped, moments.where
+        pair.close()
+    assert at > 10
 
 
 Hosts = dict[str, list[str]]
@@ -116,7 +141,7 @@ class TestTheTimeForAServer:
         assert tries(monkeypatch, handler, {"a": ["2", "3"]}) == 2 * [4.0]  # no longer the first
         pair = Pair(handler)
         pair.far.sendall(CONNECTED)
-        assert handler.select([pair.socket], [], [], 5) == ([pair.socket], [], [])
+        pair.hear()
         pair.close()
         handler.session_timeout = 18.0
         assert tries(monkeypatch, handler, {"a": ["2", "3", "4", "5", "6"]}) == 5 * [1.0]

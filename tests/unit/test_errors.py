@@ -14,7 +14,7 @@ import pytest
 
 import zklock
 from zklock import aio, errors, fencing
-from zklock._kazoo.connect import new_client
+from zklock._shell.connect import new_client
 from zklock.testing import Simulation, simulated
 from zklock.testing.errors import ServerError
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from zklock._engine import grant_state
-from zklock._engine.grant_state import State, Step
-from zklock._engine.transition_table import IllegalStep
+from zklock._core import grant_state
+from zklock._core.grant_state import State, Step
+from zklock._core.transition_table import IllegalStep
 
 LEGAL = {
     (State.CONTENDING, Step.GRANT): State.HELD,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from zklock._engine.heartbeat import MOST, DueHeartbeat, Heartbeat
-from zklock._engine.lease import Lease
+from zklock._core.heartbeat import MOST, DueHeartbeat, Heartbeat
+from zklock._core.lease import Lease
 
 T = 40.0
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.at_once import at_once
-from zklock._engine.lease import HEARTBEATS, Lease, LeaseSettings
-from zklock._kazoo.handshake import unanswered
+from zklock._core.handshake import unanswered
+from zklock._core.lease import HEARTBEATS, Lease, LeaseSettings
 
 TIMEOUT = 10.0
 DRIFT = 1 / 30

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import zklock
-from zklock._engine.attempt import Attempt
+from zklock._core.attempt import Attempt
 from zklock._locks.multi_base import MultiBase
 from zklock.errors import NoAnswer
 from zklock.testing import Simulation, simulated

@@ -16,9 +16,9 @@ from zklock import FencingToken
 from zklock._election.base import check_retry
 from zklock._ground.clock import check_timeout
 from zklock._ground.numbers import check_int, check_number, is_number
-from zklock._kazoo.connect import new_client
 from zklock._locks.kinds import check_permits
 from zklock._recipes.names import EXHAUSTED_AT
+from zklock._shell.connect import new_client
 
 
 def error(call: Callable[[], object]) -> str:

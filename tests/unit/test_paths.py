@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kazoo import exceptions
 
-from zklock._kazoo.paths import make_path
+from zklock.fencing._paths import make_path
 
 
 class Result:

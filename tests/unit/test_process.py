@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from zklock._ground.process import this_process
-from zklock._kazoo.handler import Handler
+from zklock._shell.handler import Handler
 
 
 def in_child(look: Callable[[], bool]) -> bool:

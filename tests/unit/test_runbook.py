@@ -12,9 +12,10 @@ import pytest
 
 import zklock
 from zklock import errors
+from zklock._core import failures
 from zklock._ground import loss
-from zklock._kazoo import failures, refusals
 from zklock._recipes.effects import Failure
+from zklock._shell import refusals
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "runbook.md"
@@ -37,6 +38,7 @@ ERRORS = {
     "ZkLockError",
     *(it.__name__ for it in subclasses(errors.ZkLockError)),
     "BadPlan",
+    "Broken",
     "CannotRun",
     "HandlerFailed",
     "_Refused",
@@ -77,10 +79,20 @@ def is_stderr(keyword: ast.keyword) -> bool:
 
 
 def is_log_call(call: ast.Call) -> bool:
-    """Whether a call logs."""
+    """Whether a call logs; ``warn()`` of a session has a line logged later."""
     match call.func:
-        case ast.Attribute(value=ast.Name(id=logger), attr=name):
-            return logger in LOGS and name in LEVELS
+        case ast.Attribute(value=ast.Name(id=logger), attr=name) if logger in LOGS:
+            return name in LEVELS
+        case ast.Attribute(value=ast.Name("self") | ast.Attribute(), attr="warn"):
+            return True
+    return False
+
+
+def is_posted(call: ast.Call) -> bool:
+    """Whether a call makes a line that is logged later, by ``partial()``."""
+    match call:
+        case ast.Call(ast.Name("partial"), [logs, text, *_]):
+            return is_log_call(ast.Call(logs, [text], []))
     return False
 
 
@@ -97,6 +109,9 @@ def texts_of_call(call: ast.Call, place: str) -> Iterator[str]:
     if is_log_call(call):
         yield skeleton(first, percent=True)
         return
+    if is_posted(call):
+        yield skeleton(call.args[1], percent=True)
+        return
     match call.func:
         case ast.Attribute(value=ast.Name(id="warnings")) if name == "warn":
             yield skeleton(first)
@@ -108,7 +123,7 @@ def texts_of_call(call: ast.Call, place: str) -> Iterator[str]:
     elif (
         name in ERRORS
         or (name == "TimeoutError" and place.startswith("fencing/"))
-        or (name == "Refusal" and place.startswith("_kazoo/"))
+        or (name == "Refusal" and place.startswith("_shell/"))
         or (name == "print" and place.startswith("cli/") and any(map(is_stderr, call.keywords)))
         or name == "add_note"
     ):
@@ -246,6 +261,8 @@ def test_what_does_not_begin_a_message(entry: str, message: str) -> None:
         ('raise zklock.ZkLockError("one " "two")', "one two"),
         ('log.warning("%s and %.3g", 1, 2)', "… and …"),
         ('log.error("one: " + ("two" if it else "three"))', "one: …"),
+        ('self.post(partial(log.error, "%s and two", one))', "… and two"),
+        ('self.session.warn("one and %s", two)', "one and …"),
         ('warnings.warn(f"no {path}", stacklevel=3)', "no …"),
         ('error.add_note(f"moreover: {loss}")', "moreover: …"),
         ('log.error("%s", stuck)', None),
@@ -254,7 +271,7 @@ def test_what_does_not_begin_a_message(entry: str, message: str) -> None:
     ],
 )
 def test_what_is_a_message(source: str, message: str | None) -> None:
-    found = set(messages_of(ast.parse(source), "_engine/session.py"))
+    found = set(messages_of(ast.parse(source), "_core/session.py"))
     assert {each for each in found if says_something(each)} == ({message} if message else set())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,17 +23,18 @@ from tests.fakes import (
     uuids,
 )
 from tests.unit.network import CLIENTS, Network, which
-from zklock._engine.attempt import Attempt
-from zklock._recipes import lock as lock_recipe, names, semaphore
+from zklock._core.attempt import Attempt
+from zklock._recipes import lock as lock_recipe, names, semaphore, steps
 from zklock._recipes.effects import (
     Check,
     Create,
     Delete,
     Event,
+    Exists,
     Failure,
     List,
     Listing,
-    MakePath,
+    Make,
     Node,
     Read,
     Sync,
@@ -69,9 +71,8 @@ class Taker:
         )
         self.patient = patient
         self.gave_up = False
-        self.attempt: Attempt[Any] = Attempt(
-            client,
-            lock_recipe.acquire(self.entry),
+        self.attempt: Attempt[Any] = client.attempt(
+            partial(lock_recipe.acquire, self.entry),
             recover=lambda: lock_recipe.leave(self.entry),
         )
 
@@ -86,7 +87,7 @@ class Taker:
     def give_back(self) -> None:
         grant = self.outcome
         grant.over = True
-        Attempt(self.client, grant.give_back(), recover=grant.give_back).start()
+        self.client.attempt(grant.give_back, recover=grant.give_back).start()
 
 
 class World:
@@ -120,7 +121,7 @@ class World:
 
     def ask(self, recipe: Any, client: int = 0) -> Any:
         """Run a recipe to its end."""
-        attempt: Attempt[Any] = Attempt(self.clients[client], recipe).start()
+        attempt: Attempt[Any] = self.clients[client].attempt(lambda: recipe).start()
         self.settle()
         return outcome(attempt)
 
@@ -545,7 +546,7 @@ def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) ->
     assert (world.queue, world.leases) == ([], [])
 
 
-@pytest.mark.parametrize("lost", [MakePath, Read, Write, Watch, WatchList, Transaction])
+@pytest.mark.parametrize("lost", [Make, Read, Write, Watch, WatchList, Transaction])
 @pytest.mark.parametrize("carried_out", [0, 9])
 def test_a_lost_reply_of_each_request(world: World, lost: type, carried_out: int) -> None:
     """The first time that it is asked for: by the holder or by the waiter behind."""
@@ -590,13 +591,13 @@ def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
     world.keep(b"4")
     world.settle()
     one, other = world.clients[:2]
-    Attempt(one, semaphore.set_limit(ROOT, 5)).start()
+    one.attempt(partial(semaphore.set_limit, ROOT, 5)).start()
     one.serve()
     one.deliver()
     assert sent(one) == [Read, Write]
     one.lose_connection(late=True)
     assert world.server.tree.nodes[ROOT].data == b"4"
-    Attempt(other, semaphore.set_limit(ROOT, 6)).start()
+    other.attempt(partial(semaphore.set_limit, ROOT, 6)).start()
     settle([other])
     assert world.kept == b"6"
     one.land()
@@ -608,7 +609,7 @@ def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
 )
 def test_a_lost_reply_while_asking(world: World, make: Any) -> None:
     world.keep(b"4")
-    attempt: Attempt[Any] = Attempt(world.clients[0], make()).start()
+    attempt: Attempt[Any] = world.clients[0].attempt(make).start()
     world.clients[0].lose_connection(carried_out=1)
     world.settle()
     assert outcome(attempt) in (4, None)
@@ -873,14 +874,14 @@ def test_a_path_is_made_where_a_limit_is_set() -> None:
     recipe: Any = lock_recipe.acquire(entry(patient=True))
     next(recipe)
     assert recipe.send((MISSING, MISSING)) == (Read(ROOT),)
-    make, create, look = recipe.send((node(ROOT, b"2"),))
-    assert (make, type(create), look) == (MakePath(LOCKS), Create, List(LOCKS))
+    *made, create, look = recipe.send((node(ROOT, b"2"),))
+    assert (tuple(made), type(create), look) == (steps.makes(LOCKS), Create, List(LOCKS))
 
 
 def test_a_turn_without_a_limit_is_an_error_and_a_missing_root_is_made() -> None:
     recipe = begun(entry(patient=True).turn(FencingToken(7, 1)), (Read(ROOT),))
-    assert recipe.send((MISSING,)) == (MakePath(ROOT),)
-    assert recipe.send((None,)) == (Read(ROOT),)
+    assert recipe.send((MISSING,)) == (*steps.makes(ROOT), Exists(ROOT))
+    assert recipe.send((None, None, node(ROOT))) == (Read(ROOT),)
     with pytest.raises(LimitMismatch, match="no limit yet"):
         recipe.send((node(ROOT),))
 

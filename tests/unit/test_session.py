@@ -6,37 +6,37 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from kazoo.security import make_acl
 
-from tests.fakes import Written
-from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_under_the_guard
+from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_in_a_step
 from zklock import (
     AccessDenied,
     ClientClosed,
-    ForkedClient,
     LockLost,
     Loss,
     LossReason,
 )
+from zklock._core import watches
+from zklock._core.attempt import Attempt
+from zklock._core.session import DELETED
+from zklock._core.watches import LOOK_AGAIN
 from zklock._election import observe
-from zklock._engine import watches
-from zklock._engine.attempt import Attempt
-from zklock._engine.lease import LeaseSettings
-from zklock._engine.watches import LOOK_AGAIN
 from zklock._ground.events import Event
-from zklock._kazoo import states
 from zklock._recipes import names, nodedata, queries
 from zklock._recipes.effects import Check, Delete, Exists, List, Sync, Watch
 from zklock._recipes.notes import Notes
+from zklock.testing.zookeeper.messages import GetData
 
 BEAT = TIMEOUT / 10
 LEASE = 2 / 3 * TIMEOUT
+UNREADABLE = [make_acl("world", "anyone", create=True, delete=True, write=True)]
 Make = Callable[..., World]
 
 
@@ -46,7 +46,7 @@ def make() -> Iterator[Make]:
 
         def made(*, connected: bool = True, **options: Any) -> World:
             world = World(**options)
-            stack.enter_context(nothing_logged_under_the_guard(world))
+            stack.enter_context(nothing_logged_in_a_step(world))
             if connected:
                 world.connect()
             return world
@@ -77,7 +77,7 @@ def requested(leadership: Any) -> bytes:
 
 def note(world: World, leadership: Any) -> None:
     """Have a leader asked to release."""
-    world.server.commit(Written(PATH, requested(leadership)))
+    world.server.write(PATH, requested(leadership))
     world.deliver()
 
 
@@ -145,16 +145,16 @@ class TestLease:
         world.latency = 0.3 * TIMEOUT
         world.run(0.25 * TIMEOUT)
         world.now = world.session.lease_end + 1
-        world.run(BEAT)
+        world.arrive()
         assert world.session.remaining() > 0
         assert not grant.held
 
     def test_that_lapses_has_the_nodes_deleted(self, world: World) -> None:
-        grant = world.acquire()
+        world.acquire()
         world.run(TIMEOUT)
         world.now = world.session.lease_end
         world.run()
-        assert grant.path not in world.server.tree.nodes
+        assert world.server.names() == []
         assert len(world.requests(Delete)) == 1
 
     def test_is_waited_for_by_who_claims(self, world: World) -> None:
@@ -173,7 +173,7 @@ class TestLease:
         world.server.make_path(PATH)
         for _ in range(3):
             world.run(TIMEOUT / 3)
-            world.wire.pinged(world.now, world.now)
+            world.shell.step(world.session.touched, world.now)
         world.run(0.25 * TIMEOUT)
         world.latency = 1.1 * BEAT
         attempt = world.ask_for()
@@ -193,7 +193,7 @@ class TestLease:
     def test_of_an_unanswered_handshake_is_bounded(self, world: World) -> None:
         grant = world.acquire()
         world.disconnect()
-        world.session.on_ask(world.now)
+        world.shell.step(world.session.asked, world.now, True)
         world.run(TIMEOUT / 6 - 0.01)
         assert grant.held
         world.run(0.02)
@@ -218,14 +218,14 @@ class TestHeartbeats:
         assert set(checked) == paths
         assert len(checked) == 3
 
-    def test_go_on_for_one_timeout_after_the_last_user(self, world: World) -> None:
+    def test_end_with_the_last_user(self, world: World) -> None:
         grant = world.acquire()
         world.run(TIMEOUT)
         grant.abandon()
-        released = world.now
+        world.run()
+        world.sent.clear()
         world.run(10 * TIMEOUT)
-        times = world.requests(Sync)
-        assert released + TIMEOUT <= times[-1] + 2 * BEAT <= released + TIMEOUT + 3 * BEAT
+        assert world.sent == []
 
     def test_of_a_server_that_hangs_drop_the_connection_once(
         self, world: World, caplog: pytest.LogCaptureFixture
@@ -236,9 +236,9 @@ class TestHeartbeats:
         world.run(BEAT)
         (first,) = [when for when in world.requests(Check) if when > world.now - BEAT]
         world.run(first + TIMEOUT / 3 - world.now - 0.01)
-        assert world.wire.drops == 0
+        assert world.shell.drops == 0
         world.run(0.02)
-        assert world.wire.drops == 1
+        assert world.shell.drops == 1
         assert [record.message[:31] for record in caplog.records] == [
             "no answer to a heartbeat for 2.",
             "no answer to a heartbeat for 4 ",
@@ -250,18 +250,18 @@ class TestHeartbeats:
         world.latency = 0.29 * TIMEOUT
         world.run(5 * TIMEOUT)
         assert grant.held
-        assert world.wire.drops == 0
+        assert world.shell.drops == 0
 
     def test_that_acls_deny_fail_the_claim(self, make: Make) -> None:
-        world = make(default_acl=["some"])
-        world.server.denied.add(Check)
+        world = make(acl=UNREADABLE)
+        world.server.make_path(PATH)
         attempt = world.ask_for()
         world.run(BEAT)
         with pytest.raises(AccessDenied):
             attempt.result()
 
     def test_that_acls_permit_come_before_the_first_grant(self, make: Make) -> None:
-        world = make(default_acl=["some"])
+        world = make(acl=[make_acl("world", "anyone", all=True)])
         world.latency = 0.1
         attempt = world.ask_for()
         world.run(BEAT)
@@ -273,7 +273,7 @@ class TestHeartbeats:
     ) -> None:
         grant = world.acquire()
         world.run(TIMEOUT)
-        world.server.denied.add(Check)
+        world.server.deny(grant.path)
         world.run(LEASE + BEAT)
         assert grant.lost.is_set()
         assert "ACLs refuse the heartbeats" in caplog.text
@@ -379,9 +379,9 @@ class TestRest:
         world.run(5 * TIMEOUT)
         never_answers(world)
         world.run(TIMEOUT / 5 + TIMEOUT / 3 - 0.01 - 2 * BEAT)
-        assert world.wire.drops == 0
+        assert world.shell.drops == 0
         world.run(2 * BEAT + 0.02)
-        assert world.wire.drops == 1
+        assert world.shell.drops == 1
 
     def test_goes_on_after_a_reconnection(self, world: World, others: list[str]) -> None:
         attempt = self.waits(world)
@@ -428,7 +428,7 @@ class TestRest:
             world.run(BEAT / 16)
         world.latency = BEAT / 16
         if told:
-            world.server.commit(Written(writer, bytes(nodedata.NodeData(b"", True))))
+            world.server.write(writer, bytes(nodedata.NodeData(b"", True)))
             world.deliver()
         while not attempt.done:
             world.run(BEAT / 32)
@@ -441,7 +441,7 @@ class TestRest:
         self.waits(world)
         observed = stand_before(world, "/another", 1)
         changes: list[Any] = []
-        world.session.attempt(observe.observe("/another", changes.append)).start()
+        world.session.attempt(partial(observe.observe, "/another", changes.append)).start()
         world.run(5 * TIMEOUT)
         proofs = len(world.requests(Check))
         world.server.delete(observed[0])
@@ -453,7 +453,7 @@ class TestRest:
     def test_that_ends_twice_at_once_needs_one_proof(self, world: World, others: list[str]) -> None:
         before = stand_before(world, "/another")
         attempts = [self.waits(world), world.ask_for("/another")]
-        world.run(5 * TIMEOUT)
+        world.run(4 * TIMEOUT)
         world.latency = BEAT / 8
         proofs = len(world.requests(Check))
         for node in others + before:
@@ -475,13 +475,13 @@ class TestRest:
                 world.server.delete(node)
             with pytest.raises(MemoryError):
                 world.deliver()
-        world.deliver()
+        world.connect()
         world.run(2 * BEAT)
         assert attempt.result().held
 
     def test_says_nothing_of_the_permission_to_prove(self, make: Make) -> None:
-        world = make(default_acl=["some"])
-        world.server.denied.add(Check)
+        world = make(acl=UNREADABLE)
+        world.server.make_path("/free")
         stand_before(world)
         self.waits(world)
         world.run(2 * BEAT)
@@ -572,30 +572,18 @@ class TestBegin:
     ) -> None:
         for _ in range(3):
             world.run(TIMEOUT / 3)
-            world.wire.pinged(world.now, world.now)
+            world.shell.step(world.session.touched, world.now)
         world.run(since * TIMEOUT)
-        world.begin(LeaseSettings())
         attempt = world.ask_for()
         world.run()
         assert attempt.done
         assert attempt.result().held
 
-    def test_no_ping_of_another_connection_counts(self, world: World) -> None:
-        for _ in range(3):
-            world.run(TIMEOUT / 3)
-            world.wire.pinged(world.now, world.now)
-        world.disconnect()
-        world.connect(took=0.9 * TIMEOUT)
-        world.begin(LeaseSettings())
-        world.ask_for()
-        world.run()
-        assert 0.0 < world.session.remaining() < 0.1 * TIMEOUT
-
 
 class TestWatches:
     def test_are_placed_behind_the_next_heartbeat(self, world: World) -> None:
         world.acquire("/other")
-        world.run(BEAT / 2)
+        world.run(3 * BEAT / 2)
         world.sent.clear()
         world.acquire()
         assert world.requests(Watch) == []
@@ -627,7 +615,7 @@ class TestWatches:
         world.run(BEAT)
         data = bytes(nodedata.NodeData(b"me", asked="please"))
         for _ in range(2):
-            world.server.commit(Written(grant.path, data))
+            world.server.write(grant.path, data)
             world.deliver()
             world.run(BEAT)
         assert asked == [grant]
@@ -687,7 +675,7 @@ class TestWatches:
         leadership = lead(world, on_release_requested=asked.append)
         world.run(2 * TIMEOUT)
         world.disconnect()
-        world.server.commit(Written(PATH, requested(leadership)))
+        world.server.write(PATH, requested(leadership))
         world.run(until)
         world.connect()
         world.run(BEAT)
@@ -714,7 +702,7 @@ class TestWatches:
         world.run(TIMEOUT)
         world.sent.clear()
         for number in range(200):
-            world.server.commit(Written(PATH, b"%d" % number))
+            world.server.write(PATH, b"%d" % number)
             world.deliver()
             world.run(BEAT / 10)
         assert watched(world).count(PATH) <= 21
@@ -728,7 +716,7 @@ class TestWatches:
         world.run(TIMEOUT)
         world.sent.clear()
         for _ in range(10):
-            world.on_event("CHILD", PATH)
+            world.shell.step(world.session.fired, 4, PATH)
             world.run(BEAT)
         assert watched(world) == []
 
@@ -738,17 +726,16 @@ class TestWatches:
         world.acquire("/some/lock")
         asked: list[Any] = []
         leadership = lead(world, on_release_requested=asked.append)
-        serve, written = world._serve, bytes(nodedata.NodeData(b"me", asked="please"))
+        serve, written = world.server.machine.request, nodedata.NodeData(b"me", asked="please")
 
-        def serve_and_write(link: Any, request: Any) -> None:
-            serve(link, request)
-            if request == Watch(leadership.path) and not asked:
+        def serve_and_write(link: int, xid: int, request: Any, now: int) -> None:
+            serve(link, xid, request, now)
+            if request == GetData(leadership.path, True):
                 assert watched(world)[-1] == PATH, "its answer is still to come"
                 monkeypatch.undo()
-                world.server.commit(Written(leadership.path, written))
-                world.deliver()
+                world.server.write(leadership.path, bytes(written))
 
-        monkeypatch.setattr(world, "_serve", serve_and_write)
+        monkeypatch.setattr(world.server.machine, "request", serve_and_write)
         world.run(3 * BEAT)
         assert asked == [leadership]
 
@@ -758,7 +745,7 @@ class TestWatches:
         leadership.abandon()
         world.run(TIMEOUT)
         world.sent.clear()
-        world.server.commit(Written(PATH, requested(leadership)))
+        world.server.write(PATH, requested(leadership))
         world.deliver()
         world.run(TIMEOUT)
         assert watched(world) == []
@@ -781,8 +768,9 @@ class TestWatches:
         world.server.expire(world.client.client_id[0])
         paths = [first.path, *(path for path in world.session._nodes if path != first.path)]
         for path in paths:  # the server tells of them in any order
-            world.on_event(states.DELETED, path)
+            world.shell.step(world.session.fired, DELETED, path)
             assert not attempt.done
+        world.shell.work()
         assert first.lost.is_set()
 
 
@@ -858,27 +846,6 @@ class TestConnections:
         world.connect()
         assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
 
-    def test_to_another_session_as_the_first_lock_is_made_count(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """kazoo's thread tells of it when the thread that makes the lock has read the old id."""
-        ask, replaced = states.session_id, list[int]()
-
-        def read(client: Any) -> int | None:
-            found = ask(client)
-            if found is not None and not replaced:
-                replaced.append(found)
-                world.server.expire(found)
-                world.client.client_id = None
-                world.connect()
-            return found
-
-        monkeypatch.setattr(states, "session_id", read)
-        world.begin(LeaseSettings())
-        assert world.client.client_id is not None
-        assert world.is_mine(world.client.client_id[0])
-        assert world.acquire().session_id != replaced[0]
-
     def test_that_are_closed_lose_the_grants_first(self, world: World) -> None:
         lost: list[Loss] = []
         world.acquire(on_lost=lost.append)
@@ -887,52 +854,9 @@ class TestConnections:
         assert [loss.reason for loss in lost] == [LossReason.CLIENT_CLOSED]
         with pytest.raises(ClientClosed):
             waiting.result()
-        turns = world.turns
+        world.sent.clear()
         world.run(10 * TIMEOUT)
-        assert world.turns == turns
-
-    def test_that_are_begun_again_as_the_end_is_seen_lose_nothing(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The thread of the session is slow, and the client has another session by then."""
-        ended = world.acquire().session_id
-        grants: list[Any] = []
-        over = states.over
-
-        def seen(client: Any) -> bool:
-            if over(client) and not grants:
-                world.server.expire(ended)
-                world.client.client_id = None
-                world.connect()
-                grants.append(world.acquire())
-                return True
-            return over(client)
-
-        monkeypatch.setattr(states, "over", seen)
-        world.stop()
-        (grant,) = grants
-        assert grant.held
-        world.run(10 * TIMEOUT)  # its lease is kept, too
-        assert grant.held
-        assert world.acquire("/other").session_id == grant.session_id
-
-    def test_without_a_known_timeout_end_the_lease(
-        self, make: Make, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        world = make(wired=False)
-        assert "session_timeout=" in caplog.text
-        grant = world.acquire()
-        world.run(1.0)
-        world.disconnect()
-        assert grant.lost.is_set()
-
-    def test_with_a_given_timeout_do_not(self, make: Make) -> None:
-        world = make(wired=False, settings=LeaseSettings(TIMEOUT))
-        grant = world.acquire()
-        world.run(1.0)
-        world.disconnect()
-        assert grant.held
-        assert world.session.timeout == TIMEOUT
+        assert world.sent == []
 
 
 class TestChanges:
@@ -940,28 +864,10 @@ class TestChanges:
         """A signal handler looks at a grant while its thread is in the middle of a change."""
         grant = world.acquire()
         world.now = world.session.lease_end
-        world.free = False
-        with world.session.guard:
-            assert not grant.held
-        world.free = True
+        assert not world.shell.step(lambda: grant.held)
         world.run()
         assert grant.lost.is_set()
-        assert grant.path not in world.server.tree.nodes
-
-    def test_are_told_of_later_if_an_interrupt_comes_first(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lost: list[Loss] = []
-        grant = world.acquire(on_lost=lost.append)
-        world.now = world.session.lease_end
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(type(grant), "_set_lost", interrupt)
-            assert grant.held
-        assert not grant.held
-        world.run()
-        assert grant.lost.is_set()
-        assert [loss.reason for loss in lost] == [LossReason.LEASE_LAPSED]
-        assert grant.path not in world.server.tree.nodes
+        assert world.server.names() == []
 
     def test_are_told_of_later_if_an_interrupt_comes_while_the_thread_turns(
         self, world: World, monkeypatch: pytest.MonkeyPatch
@@ -973,24 +879,11 @@ class TestChanges:
 
         def drop() -> None:
             world.now = world.session.lease_end
-            with world.session.guard:
-                world.session._lapse()
+            world.session._lapse()
 
-        monkeypatch.setattr(world.wire, "drop", drop)
+        monkeypatch.setattr(world.shell, "drop", drop)
         world.run(TIMEOUT)
         assert grant.lost.is_set()
-
-    def test_of_one_grant_go_on_after_an_error_in_another(
-        self, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        bad, good = world.acquire("/bad"), world.acquire("/good")
-        monkeypatch.setattr(bad, "_set_lost", lambda: 1 / 0)
-        world.now = world.session.lease_end
-        with ThreadPoolExecutor() as session:  # on the main thread, it may be an interrupt
-            session.submit(world.run).result()
-        assert good.lost.is_set()
-        assert not bad.held
-        assert "ZeroDivisionError" in caplog.text
 
     def test_may_be_looked_at_by_a_log_handler(self, world: World) -> None:
         grant = world.acquire()
@@ -1015,25 +908,19 @@ class TestChanges:
 
     def test_by_a_fork_lose_everything(self, world: World) -> None:
         grant = world.acquire()
-        with world.session.guard:  # another thread may have it when the process forks
-            world.session.after_fork()
+        world.shell.forked = True
         assert not grant.held
         assert grant.lost.is_set()
-        with pytest.raises(ForkedClient):
-            world.session.check_usable()
 
     def test_are_asked_of_a_quorum(self, world: World) -> None:
         grant = world.acquire()
         sent = world.now
-        attempt = world.session.attempt(queries.confirm(grant._paths)).start()
+        attempt = world.session.attempt(partial(queries.confirm, grant._paths)).start()
         world.run()
         assert attempt.result()
         world.session.confirmed(grant, sent, False)
+        world.shell.work()
         assert grant.lost.is_set()
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_the_path_of_the_lock_is_that_of_the_grant(world: World) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import zklock
 from tests.unit import test_public_names
+from zklock._core.attempt import Stage
 from zklock.contrib.asgi import Background
 
 SITE = Path(__file__).parents[2] / "docs" / "site"
@@ -26,6 +27,39 @@ def tools() -> tuple[Any, Any]:
         return importlib.import_module("make"), importlib.import_module("api")
     finally:
         sys.path.remove(str(SITE))
+
+
+ROOT = SITE.parents[1]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(page for folder in ("compose", "docs", "examples") for page in (ROOT / folder).rglob("*.md")),
+    ROOT / "findings" / "README.md",
+]
+
+
+def links_to_files(page: Path) -> list[str]:
+    """Return what a page links to, but for addresses and its own headings."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"\]\(<?([^()\s<>]+)>?(?: [^()]*)?\)", text)
+    return [link.partition("#")[0] for link in found if not re.match(r"[a-z]+:|#", link)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    links = links_to_files(page)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_links_are_read(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("[a](b.md#c), ![d](e.svg), [f](https://g), [h](#i)\n```\n[j](k.md)\n```\n")
+    assert links_to_files(page) == ["b.md", "e.svg"]
+
+
+def test_the_design_names_all_stages_of_an_attempt() -> None:
+    design = (ROOT / "docs" / "design.md").read_text()
+    head = next(line for line in design.splitlines() if line.startswith("| | *new* | *running*"))
+    assert re.findall(r"\*(\w+)\*", head) == [stage.name.lower() for stage in Stage]
 
 
 def entries(source: Path, page: str) -> list[str]:

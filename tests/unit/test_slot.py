@@ -21,7 +21,6 @@ from hypothesis.stateful import (
 
 from tests.modes import examples
 from tests.unit.test_pool_states import CASES
-from zklock._engine import future
 from zklock._pool import slot
 from zklock._pool.runners import CannotRun, Task
 from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
@@ -31,6 +30,38 @@ from zklock.errors import LockLost, NotHeld, StaleToken
 from zklock.token import FencingToken
 
 SHARD = 7
+
+
+class Outcome:
+    """An outcome that the test settles; the first one counts."""
+
+    def __init__(self) -> None:
+        self._settled: tuple[Any, Exception | None] | None = None
+        self._calls: list[Callable[[], object]] = []
+
+    @property
+    def done(self) -> bool:
+        return self._settled is not None
+
+    def when_done(self, call: Callable[[], object]) -> None:
+        self._calls.append(call)
+        if self.done:
+            self._tell()
+
+    def settle(self, value: Any = None, error: Exception | None = None) -> None:
+        self._settled = self._settled or (value, error)
+        self._tell()
+
+    def result(self) -> Any:
+        assert self._settled is not None
+        value, error = self._settled
+        if error is not None:
+            raise error
+        return value
+
+    def _tell(self) -> None:
+        while self._calls:
+            self._calls.pop(0)()
 
 
 class Grant:
@@ -45,13 +76,13 @@ class Grant:
         self._world = world
         self._loss: object = None
         self.ended = 0
-        self.answer: future.Future[None] = future.Future()
+        self.answer: Outcome = Outcome()
 
     @property
     def held(self) -> bool:
         return self._loss is None and not self.ended
 
-    def _end(self) -> future.Future[None]:
+    def _end(self) -> Outcome:
         self._world.did("release")
         works = [call for call in self._world.calls if call.grant is self]
         assert not works or self._world.slots.callbacks.stuck_after, "work still runs"
@@ -64,7 +95,7 @@ class Grant:
         return self.answer
 
 
-class Attempt(future.Future[Any]):
+class Attempt(Outcome):
     """An attempt; the test says how it ends, unless it is given up."""
 
     def __init__(self, world: World, slot: Slot) -> None:
@@ -78,7 +109,7 @@ class Attempt(future.Future[Any]):
         self._world.did("give up")
 
     def end(self, value: Any = None, error: Exception | None = None) -> None:
-        self._resolve(value, error)
+        self.settle(value, error)
 
 
 class Lock:
@@ -252,7 +283,7 @@ class OneSlot(World):
             elif state in {SlotState.RELEASING, SlotState.GONE}:
                 self.all_return()
             if state is SlotState.GONE:
-                self.grant.answer._resolve(None, None)
+                self.grant.answer.settle()
                 self.run()
 
     def all_return(self) -> None:
@@ -286,7 +317,7 @@ class OneSlot(World):
             case SlotEvent.WORK_OVER:
                 self.all_return()
             case SlotEvent.RELEASED:
-                self.grant.answer._resolve(None, None)
+                self.grant.answer.settle()
                 self.run()
 
 
@@ -654,7 +685,7 @@ class AnyEvents(RuleBasedStateMachine):
     def released(self, at: int, now: bool) -> None:
         _, grant = self.pick(self.grants, at)
         if grant.ended:
-            grant.answer._resolve(None, None)
+            grant.answer.settle()
             self.soon(now)
 
     @rule()
@@ -699,7 +730,7 @@ class AnyEvents(RuleBasedStateMachine):
                 world.end(call)
             for _, grant in self.grants:
                 if grant.ended:
-                    grant.answer._resolve(None, None)
+                    grant.answer.settle()
                     assert grant._loss is None
             self.grants = [each for each in self.grants if not each[1].ended]
             self.time_passes()

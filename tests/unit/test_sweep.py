@@ -8,8 +8,8 @@ from itertools import chain, pairwise, permutations
 import pytest
 from hypothesis import given, strategies as st
 
-from zklock._kazoo.handshake import unanswered
-from zklock._kazoo.sweep import Sweep
+from zklock._core.handshake import unanswered
+from zklock._shell.sweep import Sweep
 
 PAUSE = 0.07
 """Seconds, at most, that kazoo waits before its first new round."""

@@ -13,9 +13,9 @@ import pytest
 
 from tests.contract.support import SOON
 from tests.fakes import no_thread
-from zklock._engine.callback_executor import CallbackExecutor
-from zklock._engine.timed_thread import TimedThread
 from zklock._ground import threads
+from zklock._shell.callback_executor import CallbackExecutor
+from zklock._shell.timed_thread import TimedThread
 
 
 class Limit(Exception):

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from tests.fakes import no_thread
-from zklock._engine import timed_thread
-from zklock._engine.timed_thread import TimedThread
 from zklock._ground.clock import clock
+from zklock._shell import timed_thread
+from zklock._shell.timed_thread import TimedThread
 from zklock.testing import wait_for
 
 SOON = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zklock._engine.lease import DEFAULT_FRACTION, HEARTBEATS
+from zklock._core.lease import DEFAULT_FRACTION, HEARTBEATS
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto.md"
 SECONDS = re.compile(r"^\| ([^|]+) \|((?: [0-9.]+ s \|){5})$", re.MULTILINE)
@@ -17,7 +17,7 @@ ROWS = {
 }
 TICK = 2.0
 SLOWEST = 0.30
-"""How long answers may take, in parts of the timeout: see ``zklock._engine.heartbeat``."""
+"""How long answers may take, in parts of the timeout: see ``zklock._core.heartbeat``."""
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))

@@ -9,10 +9,10 @@ import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zklock
-from zklock._kazoo import client_state, handler as handler_module
-from zklock._kazoo.handler import Handler
-from zklock._kazoo.refusals import MUTE_TLS
-from zklock._kazoo.tls import SilentTls
+from zklock._shell import client_state, handler as handler_module
+from zklock._shell.handler import Handler
+from zklock._shell.refusals import MUTE_TLS
+from zklock._shell.tls import SilentTls
 
 TIMEOUT = 12.0
 

@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from zklock._core.attempt import Attempt, Pending
+from zklock._core.callbacks import check_callback, check_callbacks
+from zklock._core.grant import GrantBase, GrantOptions
+from zklock._core.loops import check_thread
+from zklock._core.session import Session
 from zklock._election import observe as observe_recipe
 from zklock._election.candidate import Candidacy, successor
 from zklock._election.changes import TURN, Feed, Observed, Watched
 from zklock._election.membership import MembershipChange, MembershipFollower, Present
-from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import check_callback, check_callbacks
-from zklock._engine.future import Future
-from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.ports import Answer
-from zklock._engine.session import Session
-from zklock._engine.sessions import session_of
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.copy_error import copy_error
 from zklock._ground.groups import OF_LOSS, says_only
@@ -31,8 +29,6 @@ from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._ground.records import log_fields
-from zklock._kazoo.client import AnyClient
-from zklock._kazoo.loops import check_thread
 from zklock._locks.base import check_identity, limit_of, outcome, undo
 from zklock._recipes import (
     lock as lock_recipe,
@@ -44,6 +40,8 @@ from zklock._recipes import (
 )
 from zklock._recipes.effects import Recipe
 from zklock._recipes.queries import Contender
+from zklock._shell.client import AnyClient
+from zklock._shell.sessions import session_of
 from zklock._telemetry import emit, subscriptions
 from zklock._telemetry.events import LeaderChanged
 from zklock.errors import (
@@ -114,7 +112,7 @@ class Leading(GrantBase):
             if not self._transferred:
                 raise
 
-    def _end(self, *, awaited: bool = False) -> Answer:
+    def _end(self, *, awaited: bool = False) -> Pending[Any]:
         answer = super()._end(awaited=awaited)
         self._tell_to_stop()
         return answer
@@ -127,21 +125,6 @@ class Leading(GrantBase):
 L = TypeVar("L", bound=Leading)
 
 
-class _Over(Future[None]):
-    """The end of a term, for which others wait by the session's clock."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
-
-    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
-        return self._session.limit(seconds, wake)
-
-    def come(self) -> None:
-        """Note the end. Repeatable."""
-        self._resolve(None, None)
-
-
 class Term(Generic[L]):
     """A leadership and its outcome; ``over`` is there once ``lead`` has ended.
 
@@ -149,13 +132,13 @@ class Term(Generic[L]):
     """
 
     def __init__(self, leadership: L, candidacy: Candidacy, session: Session, *, led: bool) -> None:
-        self.over = _Over(session)
+        self.over: Pending[None] = Pending(session)
         leadership._led = led
         self.leadership = leadership
         self.candidacy = candidacy
         self.error: BaseException | None = None
         self.refused: ZkLockError | None = None
-        self.answer: Answer | None = None
+        self.answer: Pending[Any] | None = None
         self.began = leadership._keeper.now()
 
     @property
@@ -584,7 +567,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         if subscriptions.hooks:
             candidacy.queued = emit.queued(terms, self._session.now)
         return self._session.attempt(
-            lock_recipe.acquire(candidacy),
+            partial(lock_recipe.acquire, candidacy),
             recover=lambda: lock_recipe.leave(candidacy),
             terms=terms,
         )
@@ -607,7 +590,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
                 subscriptions.emit(event)
             wake()
 
-        attempt = self._session.attempt(observe_recipe.observe(self._path, tell))
+        attempt = self._session.attempt(partial(observe_recipe.observe, self._path, tell))
         return Watched(self._path, attempt, feed.take)
 
     def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[Contender]]:

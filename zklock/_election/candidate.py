@@ -102,13 +102,16 @@ class Candidacy(Entry):
         name = (self.node or "").rpartition("/")[2]
         return name if name in asked else None
 
-    def before_leaving(self) -> Recipe[None]:
+    def before_leaving(self) -> Recipe[bool | None]:
         """Hand over to the successor, if one is named."""
         if self.successor is not None and self.granted and self.node is not None:
             try:
                 self.handed_to = yield from _hand_over(self.path, self.node, self.successor)
+                if self.handed_to is not None:
+                    self.node, self.uuid = None, ""  # deleted in the same transaction
             except ZkLockError as error:
                 self.refused = error
+        return None
 
 
 def successor(

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
 
+from zklock._core.attempt import Attempt
+from zklock._core.callbacks import check_callback
+from zklock._core.loops import check_thread
+from zklock._core.script import Front, R
+from zklock._core.session import Session
 from zklock._election.observe import LeaderChange
-from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import check_callback
-from zklock._engine.script import Front, R
-from zklock._engine.session import Session
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.mutexes import Mutex
-from zklock._kazoo.loops import check_thread
 from zklock._recipes.effects import Recipe
 
 TURN = 0.2

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from zklock._engine.attempt import Attempt
-from zklock._engine.session import Session
+from zklock._core.attempt import Attempt
+from zklock._core.session import Session
 from zklock._recipes.effects import Node
 from zklock._recipes.follow import Folder, follow, follow_folder
 from zklock.errors import AccessDenied, ZkLockError
@@ -91,7 +91,11 @@ class MembershipFollower(Generic[M]):
         self._wake = wake
         self._differences = Differences(describe)
         self.attempt: Attempt[None] = session.attempt(
-            follow_folder(path, lambda folder: session.later(partial(self._take_folder, folder)))
+            partial(
+                follow_folder,
+                path,
+                lambda folder: session.later(partial(self._take_folder, folder)),
+            )
         )
         self.attempt.when_done(lambda: session.later(self._close))
         self._present: Present | None = None
@@ -134,7 +138,7 @@ class MembershipFollower(Generic[M]):
         for _ in range(min(_BEGUN, 0 if self._over else len(self._to_begin))):
             name = self._to_begin.popleft()
             attempt: Attempt[None] = self._session.attempt(
-                follow(f"{self._path}/{name}", partial(self._on_node, name))
+                partial(follow, f"{self._path}/{name}", partial(self._on_node, name))
             )
             self._following[name] = attempt
             attempt.when_done(partial(self._session.later, partial(self._ended, name, attempt)))

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
+from zklock._core.blocking import BLOCKING, run
+from zklock._core.callbacks import ran
+from zklock._core.session import Session
 from zklock._election.changes import TURN, C, ChangesBase, Closing, Watch
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
-from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.callbacks import ran
-from zklock._engine.session import Session
 from zklock._ground.mutexes import Mutex
 from zklock._ground.records import log_fields
 

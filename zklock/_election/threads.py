@@ -13,16 +13,16 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Literal, overload
 
+from zklock._core.attempt import Attempt
+from zklock._core.blocking import BLOCKING, run
+from zklock._core.callbacks import ran
+from zklock._core.grant import GrantOptions
+from zklock._core.session import Session as SessionPort
 from zklock._election.base import ElectionBase, Leading, Term
 from zklock._election.changes import TURN
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
-from zklock._engine.attempt import Attempt
-from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.callbacks import ran
-from zklock._engine.grant import GrantOptions
-from zklock._engine.ports import SessionPort
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.loss import Loss
@@ -81,11 +81,11 @@ class _Term(Term[Leadership]):
 class LeaderElection(ElectionBase[Leadership, _Term]):
     """A member of an election: one leads at a time, the others stand in a queue behind it.
 
-    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the
-    election's own znode, created if it is missing. ``identity``: text by which others know this
-    member, by default ``host:pid:`` and a random part. The members of one election should have
-    different identities. ``payload``: at most 16384 bytes (text as UTF-8) for others to read, such
-    as an address.
+    ``client``: a started client of :func:`zklock.connect`, or of kazoo with ``zklock.Handler``.
+    ``path``: the election's own znode, created if it is missing. ``identity``: text by which others
+    know this member, by default ``host:pid:`` and a random part. The members of one election should
+    have different identities. ``payload``: at most 16384 bytes (text as UTF-8) for others to read,
+    such as an address.
 
     ``on_elected(leadership)``: called when a term begins. ``on_lost(loss)``: called when a
     leadership is lost, not when it is given up. Callbacks run on zklock's own threads. An exception

@@ -11,21 +11,21 @@ from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
-from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import check_callbacks
-from zklock._engine.contexts import Acquired, LockContext
-from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.script import Front
-from zklock._engine.sessions import session_of
+from zklock._core.attempt import Attempt
+from zklock._core.callbacks import check_callbacks
+from zklock._core.contexts import Acquired, LockContext
+from zklock._core.grant import GrantBase, GrantOptions
+from zklock._core.loops import check_thread
+from zklock._core.script import Front
 from zklock._ground.clock import check_timeout
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
-from zklock._kazoo.client import AnyClient
-from zklock._kazoo.loops import check_thread
 from zklock._recipes import lock as lock_recipe, names, queries, revoke
 from zklock._recipes.effects import Recipe
 from zklock._recipes.nodedata import NodeData
 from zklock._recipes.queries import Contender
+from zklock._shell.client import AnyClient
+from zklock._shell.sessions import session_of
 from zklock._telemetry import emit, subscriptions
 from zklock.errors import (
     AcquireCancelled,
@@ -184,6 +184,7 @@ class LockBase(NotCopyable, LockContext[G]):
             return grant
         except BaseException:
             self._session.post(lambda: self._undo(attempt))  # one call in C; see ``ports``
+            self._session.shell.wake()
             raise
 
     def _undo(self, attempt: Attempt[G | None]) -> None:
@@ -305,7 +306,9 @@ class LockBase(NotCopyable, LockContext[G]):
         """Return an attempt with this contender."""
         if subscriptions.hooks:
             entry.queued = emit.queued(terms, self._session.now)
-        return self._session.attempt(lock_recipe.acquire(entry), recover=entry.leave, terms=terms)
+        return self._session.attempt(
+            partial(lock_recipe.acquire, entry), recover=entry.leave, terms=terms
+        )
 
     def _begin(self, told: Callable[[Attempt[G | None]], object]) -> Attempt[G | None]:
         """Begin to acquire; no thread waits.
@@ -491,6 +494,7 @@ def undo(attempt: Attempt[Any]) -> None:
     """Give up, or give back what is granted. Repeatable."""
     if not attempt.cancel():
         attempt.when_done(partial(abandon_made, attempt))
+        abandon_made(attempt)  # now, if it is there
 
 
 def abandon_made(attempt: Attempt[Any]) -> None:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.contexts import (
+from zklock._core.blocking import BLOCKING, run
+from zklock._core.contexts import (
     Acquired,
     AttemptingBase,
     B,
@@ -16,7 +16,7 @@ from zklock._engine.contexts import (
     GrantContext,
     T,
 )
-from zklock._engine.grant import GrantBase
+from zklock._core.grant import GrantBase
 from zklock._ground.cached_property import cached_property
 from zklock._ground.context_exit import EntersContext, HeldContext, entered
 from zklock._ground.events import Event

@@ -1,4 +1,4 @@
-"""Locks that may stay with their client after a release; see ``_engine/keep.py``."""
+"""Locks that may stay with their client after a release; see ``_core/keep.py``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from functools import partial
 from typing import Any, Unpack
 
-from zklock._engine.attempt import Attempt
-from zklock._engine.grant import GrantOptions
-from zklock._engine.keep import Place, Waiter, place_of
+from zklock._core.attempt import Attempt
+from zklock._core.grant import GrantOptions
+from zklock._core.keep import Place, Waiter, place_of
 from zklock._ground.numbers import check_number
-from zklock._kazoo.client import AnyClient
 from zklock._locks.base import G, LockBase, Options, default_identity
 from zklock._recipes import lock as lock_recipe
 from zklock._recipes.nodedata import KEEPS, NodeData
+from zklock._shell.client import AnyClient
 
 
 class Keeps(LockBase[G]):
@@ -49,7 +49,7 @@ class Keeps(LockBase[G]):
         if place is None or not place.idle:
             return None
         grant: G | None = None
-        rebuild = partial(place.rebuild, terms)
+        take_back = partial(place.take_back, terms)
         try:
             grant = place.take(terms)
             if grant is not None:
@@ -58,7 +58,8 @@ class Keeps(LockBase[G]):
         except BaseException:
             if grant is not None:
                 grant._kept = False
-            self._session.post(rebuild)
+            self._session.post(take_back)
+            self._session.shell.wake()
             raise
 
     def _attempt(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Unpack
 
-from zklock._engine.grant import GrantBase
+from zklock._core.grant import GrantBase
 from zklock._ground.numbers import check_int, check_number
-from zklock._kazoo.client import AnyClient
 from zklock._locks.base import G, LockBase, Options
 from zklock._locks.keeping import Keeps
 from zklock._recipes import (
@@ -19,6 +18,7 @@ from zklock._recipes import (
 )
 from zklock._recipes.effects import Recipe
 from zklock._recipes.queries import Contender
+from zklock._shell.client import AnyClient
 from zklock.errors import WouldDeadlock
 
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from zklock._engine.blocking import run
-from zklock._engine.contexts import Acquired
+from zklock._core.blocking import run
+from zklock._core.contexts import Acquired
 from zklock._ground.events import Event
 from zklock._ground.loss import LostCallback
 from zklock._locks.grant import Attempting, Entered, Enters, Grant, Mine

@@ -11,15 +11,14 @@ from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Generic, TypeVar
 
-from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import check_callbacks
-from zklock._engine.contexts import LockContext
-from zklock._engine.grant import GrantBase, Losable
-from zklock._engine.ports import Answer
+from zklock._core.attempt import Attempt, Pending
+from zklock._core.callbacks import check_callbacks
+from zklock._core.contexts import LockContext
+from zklock._core.grant import GrantBase, Losable
+from zklock._core.loops import check_thread
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.not_copyable import NotCopyable
-from zklock._kazoo.loops import check_thread
 from zklock._locks.base import LockBase, limit_of, outcome
 from zklock._recipes import queries
 from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld, ZkLockError
@@ -108,7 +107,7 @@ class MultiGrantBase(Losable, Generic[G]):
 
     async def _give_all_back(self) -> None:
         """Ask for all releases, and then wait for the answers."""
-        answers: list[tuple[G, Answer]] = []
+        answers: list[tuple[G, Pending[Any]]] = []
         failed: ZkLockError | None = None
         while self._left:
             lock, grant = self._left[0]
@@ -176,7 +175,7 @@ class MultiGrantBase(Losable, Generic[G]):
         return f"<{type(self).__name__} {', '.join(grant.lock_path for grant in self.grants)}>"
 
 
-def _begin_release(lock: LockBase[G], grant: G) -> Answer | None:
+def _begin_release(lock: LockBase[G], grant: G) -> Pending[Any] | None:
     """Give up one use of a grant; return the answer to come, if it was the last one."""
     if grant.held and lock._used_more(grant):
         lock._holdings().drop(grant)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 
-from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.contexts import Acquired
+from zklock._core.blocking import BLOCKING, run
+from zklock._core.contexts import Acquired
 from zklock._ground.public import public
 from zklock._locks import kinds
 from zklock._locks.base import LockBase
@@ -143,20 +143,19 @@ class ThreadLock(LockBase[Grant], Enters[Grant]):
 class Lock(kinds.Exclusive[Grant], ThreadLock):
     """An exclusive lock: at most one grant at a time, in the order of the requests.
 
-    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the lock's
-    own znode, created if it is missing. ``identity``: text that is stored with every contender, by
-    default ``host:pid:thread`` of the thread that acquires. ``timeout``: the default wait of
-    ``with`` and ``acquire()`` in seconds, ``None`` for no limit.
+    ``client``: a started client of :func:`zklock.connect`, or of kazoo with ``zklock.Handler``.
+    ``path``: the lock's own znode, created if it is missing. ``identity``: text that is stored with
+    every contender, by default ``host:pid:thread`` of the thread that acquires. ``timeout``: the
+    default wait of ``with`` and ``acquire()`` in seconds, ``None`` for no limit.
 
     ``on_lost(loss)``: called once for every grant that is lost. ``on_suspended(grant)``: called
     when the connection is lost while the lease still runs; the connection may come back. Callbacks
     run on zklock's own threads. An exception in one is logged.
 
-    All locks of a client share the next two: another value is a ``ValueError``.
-    ``session_timeout``: the negotiated session timeout in seconds, if you know it. It counts only
-    for a client without zklock's ``Handler``, whose timeout zklock cannot see. ``lease_fraction``:
-    the part of the session timeout for which a proof of life is good, 2/3 by default, at least 0.3.
-    Up to 0.75 is safe if the timeout is at least 4 ticks of the server.
+    ``lease_fraction``: the part of the session timeout for which a proof of life is good, 2/3 by
+    default, at least 0.3. Up to 0.75 is safe if the timeout is at least 4 ticks of the server. All
+    locks of a client share it: another value is a ``ValueError``. ``session_timeout`` has no
+    effect: zklock sees the negotiated timeout.
 
     ``on_release_requested(grant)``: called when somebody asks for the release, see
     :meth:`request_release`. ``tidy``: remove the lock's znode when a release leaves it without

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 
-from zklock._engine.callbacks import check_callback, is_coroutine_function
+from zklock._core.callbacks import check_callback, is_coroutine_function
 from zklock._pool.processes import InExecutor, InProcesses
 from zklock._pool.runners import InTasks, InThreads, Runner, ShardHandler
 

@@ -21,15 +21,14 @@ from logging import ERROR, INFO, WARNING
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from zklock._core.attempt import Attempt, Once
+from zklock._core.callbacks import check_callbacks
+from zklock._core.lease import HEARTBEATS
+from zklock._core.loops import check_thread
 from zklock._election.base import check_payload, check_retry, member_identity
 from zklock._election.changes import Observed, Watched
 from zklock._election.membership import MembershipChange, MembershipFollower, Present
 from zklock._election.threads import LeaderElection
-from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import check_callbacks
-from zklock._engine.future import Once
-from zklock._engine.lease import HEARTBEATS
-from zklock._engine.sessions import session_of
 from zklock._ground import threads
 from zklock._ground.async_event import LOOK
 from zklock._ground.clock import check_timeout
@@ -38,8 +37,6 @@ from zklock._ground.mutexes import ReentrantMutex
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._ground.records import Fields, Logs, log_fields
-from zklock._kazoo.client import AnyClient
-from zklock._kazoo.loops import check_thread
 from zklock._locks.base import G
 from zklock._pool import nodes
 from zklock._pool.executors import in_processes, runner
@@ -64,6 +61,8 @@ from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
 from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock._recipes import names, queries
+from zklock._shell.client import AnyClient
+from zklock._shell.sessions import session_of
 from zklock.errors import (
     AcquireCancelled,
     ClientClosed,
@@ -188,7 +187,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             "lease_fraction": lease_fraction,
         }
         self._session = session_of(client, session_timeout, lease_fraction)
-        if not self._session.on_real_clock and in_processes(executor):
+        if not self._session.shell.on_real_clock and in_processes(executor):
             raise ValueError(
                 "handlers in processes use the real clock, but this client has another: use "
                 "executor='threads' or 'asyncio'"
@@ -466,7 +465,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         if joined:
             self._depart()
         elif call.nodes is not None:
-            leaving = self._session.attempt(nodes.leave(call.nodes))
+            leaving = self._session.attempt(partial(nodes.leave, call.nodes))
             with contextlib.suppress(Exception):  # it is the outcome of the attempt
                 leaving.start()
             call.nodes = None
@@ -682,7 +681,12 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             return
         self._left = False
         attempt = self._session.attempt(
-            nodes.attend(self._registration, self._told, lambda: self._task_queue.later(self._gone))
+            partial(
+                nodes.attend,
+                self._registration,
+                self._told,
+                lambda: self._task_queue.later(self._gone),
+            )
         )
         self._attending = attempt
         attempt.when_done(partial(self._task_queue.later, Once(partial(self._attended, attempt))))
@@ -780,7 +784,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     def _answered(self, call: Callable[[], object]) -> None:
         attempt = self._session.attempt(
-            queries.retry_on_new_session(partial(nodes.read, [self._places.shards], []))
+            partial(queries.retry_on_new_session, partial(nodes.read, [self._places.shards], []))
         )
         attempt.when_done(call)
         attempt.start()

@@ -288,6 +288,17 @@ def attend(worker: Registration, tell: Tell, left: Callable[[], object]) -> Reci
 
     ``left()`` is called once no node is left in ZooKeeper. It must not block.
     """
+    try:
+        yield from _attend(worker, tell)
+    except GeneratorExit:
+        raise  # an interrupt has torn it apart: it begins anew
+    except BaseException:
+        left()
+        raise
+    left()
+
+
+def _attend(worker: Registration, tell: Tell) -> Recipe[None]:
     given_up: list[Cancelled] = []
     try:
         while not given_up:
@@ -306,8 +317,6 @@ def attend(worker: Registration, tell: Tell, left: Callable[[], object]) -> Reci
         with contextlib.suppress(SessionReplaced, ZkLockError):
             yield from _clear(worker, given_up)
         raise
-    finally:
-        left()
 
 
 def _set_up(worker: Registration) -> Recipe[None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from zklock._engine.callbacks import ran
+from zklock._core.callbacks import ran
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._pool.assignment import assign

@@ -28,8 +28,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from zklock._engine.callbacks import ran
-from zklock._engine.grant import GrantBase
+from zklock._core.callbacks import ran
+from zklock._core.grant import GrantBase
 from zklock._ground import threads
 from zklock._ground.clock import check_timeout, clock
 from zklock._ground.groups import OF_LOSS, says_only

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from zklock._engine.future import Once
-from zklock._engine.session import Session
+from zklock._core.attempt import Once
+from zklock._core.session import Session
 from zklock._ground.records import Fields
 from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
@@ -64,7 +64,7 @@ class Publication:
             return
         self._written = said
         write = partial(steps.overwrite, node, data)
-        attempt = self.session.attempt(queries.retry_on_new_session(write))
+        attempt = self.session.attempt(partial(queries.retry_on_new_session, write))
         answered = Once(lambda: self._answered(attempt.settled()[1]))
         attempt.when_done(partial(self.task_queue.later, answered))
         attempt.start()

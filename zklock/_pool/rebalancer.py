@@ -11,10 +11,10 @@ from logging import ERROR, INFO, WARNING
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from zklock._core.attempt import Attempt
+from zklock._core.blocking import BLOCKING, run
+from zklock._core.session import Session
 from zklock._election.threads import Leadership
-from zklock._engine.attempt import Attempt
-from zklock._engine.blocking import BLOCKING, run
-from zklock._engine.session import Session
 from zklock._ground import threads
 from zklock._ground.records import Fields, Logs, log_fields
 from zklock._pool import nodes
@@ -111,7 +111,8 @@ class Rebalancer(Logs):
             self._newcomers.begin()
             self._follow(
                 "",
-                follow.follow_children(
+                partial(
+                    follow.follow_children,
                     self._places.members,
                     lambda names: self._later(self._take_members, set(names)),
                 ),
@@ -130,8 +131,8 @@ class Rebalancer(Logs):
 
     # Events, on whichever thread brings them.
 
-    def _follow(self, key: str, what: Recipe[None]) -> None:
-        attempt = self._session.attempt(what)
+    def _follow(self, key: str, make: Callable[[], Recipe[None]]) -> None:
+        attempt = self._session.attempt(make)
         self._following[key] = attempt
         attempt.when_done(partial(self._later, self._over, key, attempt))
         attempt.start()
@@ -163,7 +164,8 @@ class Rebalancer(Logs):
 
     def _follow_worker(self, name: str) -> None:
         path = f"{self._places.members}/{name}"
-        self._follow(name, follow.follow(path, partial(self._later, self._take_profile, name)))
+        tell = partial(self._later, self._take_profile, name)
+        self._follow(name, partial(follow.follow, path, tell))
 
     def _take_members(self, names: set[str]) -> None:
         self._names = names
@@ -200,7 +202,7 @@ class Rebalancer(Logs):
 
     def _follow_shards(self) -> None:
         tell = partial(self._later, self._take_shards)
-        self._follow("/", follow.follow(self._places.shards, tell))
+        self._follow("/", partial(follow.follow, self._places.shards, tell))
 
     def _take_shards(self, node: Node | None, at_once: bool) -> None:
         shards = None if node is None else parse_shards(node.data)

@@ -10,8 +10,8 @@ from concurrent.futures import BrokenExecutor, Executor, Future, InvalidStateErr
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from zklock._engine.callbacks import ran
-from zklock._engine.grant import GrantBase
+from zklock._core.callbacks import ran
+from zklock._core.grant import GrantBase
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.process import this_process

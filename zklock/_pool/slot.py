@@ -14,13 +14,11 @@ from functools import partial
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
-from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import ran
-from zklock._engine.future import Once
-from zklock._engine.grant import GrantBase
+from zklock._core.attempt import Attempt, Once
+from zklock._core.callbacks import ran
+from zklock._core.grant import GrantBase
 from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.records import Fields, Logs, log_fields
-from zklock._kazoo.client import Kazoo
 from zklock._locks import kinds
 from zklock._pool import slot_states
 from zklock._pool.keys import Key, in_order
@@ -29,6 +27,7 @@ from zklock._pool.runners import CannotRun, Runner, Task
 from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
 from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
+from zklock._shell.client import Kazoo
 from zklock._telemetry import subscriptions
 from zklock._telemetry.events import ShardMoved
 from zklock.errors import LockLost, NotHeld, StaleToken

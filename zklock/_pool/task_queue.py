@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from itertools import count
 
-from zklock._engine.session import Session
-from zklock._engine.timed_thread import Job
+from zklock._core.session import Session
+from zklock._shell.timed_thread import Job
 
 
 class TaskQueue:

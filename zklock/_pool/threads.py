@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
+from zklock._core.blocking import BLOCKING, run
 from zklock._election.membership import MembershipChange
 from zklock._election.observers import MembershipChanges, Observer
-from zklock._engine.blocking import BLOCKING, run
 from zklock._ground.context_exit import EntersContext, entered
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
@@ -31,14 +31,14 @@ class _ShardGrant(Reporting, Grant):
 class WorkerPool(EntersContext, Membership[Grant]):
     """One worker of a pool: it runs its share of the shards.
 
-    ``client``: a started ``KazooClient``, best from :func:`zklock.connect`. ``path``: the pool's
-    own znode, created if it is missing. ``shards``: the shards of a new pool: their number, 1 to
-    65536, or their names, at most 16384, different, 262144 bytes together. For an existing pool,
-    what is stored in ZooKeeper counts, see :meth:`set_shards`. A pool has numbers or names, for
-    good. ``identity``: text by which others know this worker, by default ``host:pid:`` and a random
-    part. Workers should have different identities. ``payload``: at most 16384 bytes (text as UTF-8)
-    for others to read, such as an address. ``capacity``: this worker's weight, above 0. Its share
-    of the shards is in proportion.
+    ``client``: a started client of :func:`zklock.connect`, or of kazoo with ``zklock.Handler``.
+    ``path``: the pool's own znode, created if it is missing. ``shards``: the shards of a new pool:
+    their number, 1 to 65536, or their names, at most 16384, different, 262144 bytes together. For
+    an existing pool, what is stored in ZooKeeper counts, see :meth:`set_shards`. A pool has numbers
+    or names, for good. ``identity``: text by which others know this worker, by default
+    ``host:pid:`` and a random part. Workers should have different identities. ``payload``: at most
+    16384 bytes (text as UTF-8) for others to read, such as an address. ``capacity``: this worker's
+    weight, above 0. Its share of the shards is in proportion.
 
     ``on_assigned(shard, grant)``: called with the number or name of a shard and its grant once this
     worker owns it. ``on_revoked(shard, grant)``: called once the shard has to be handed over. The

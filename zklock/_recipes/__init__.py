@@ -6,5 +6,5 @@ work on: names of contenders, the data of their nodes, requests and answers.
 May come in: decisions that need only listings, nodes and events.
 
 Must never: start or wait for a thread, read a clock, know an event loop, or import kazoo.
-``zklock._engine`` carries out what a recipe asks for.
+``zklock._core`` carries out what a recipe asks for.
 """

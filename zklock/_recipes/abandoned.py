@@ -108,7 +108,7 @@ class Entry(lock_recipe.Entry):
         ago: float = max(0, own.made - parent.written) / 1000
         return self.delay - ago
 
-    def _undo(self) -> Recipe[None]:
+    def _undo(self) -> Recipe[bool | None]:
         """Give back a grant that nobody has got: nobody has heard yet of what it found."""
         self.granted = False
         return self.leave()

@@ -151,12 +151,8 @@ def parent_of(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class MakePath:
-    """Create a persistent node and its ancestors where missing → ``None``. Repeatable.
-
-    It takes several requests. It may stand at the head of a batch with a ``Create``: the rest is
-    sent when the node is there, or fails if this fails. Otherwise it must be a batch of its own.
-    """
+class Make:
+    """Create a persistent node → ``None``, also if it exists. ``/``: the client's chroot."""
 
     path: str
 
@@ -175,11 +171,11 @@ class Claim:
 
     path: str
     token: FencingToken
-    release: Callable[[], Recipe[None]]
+    release: Callable[[], Recipe[Any]]
     others: tuple[tuple[str, FencingToken], ...] = ()
     abandoned: bool | None = None
     alone: bool = False
-    undo: Callable[[], Recipe[None]] | None = None
+    undo: Callable[[], Recipe[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +315,7 @@ Request: TypeAlias = (
     | Sync
     | Delete
     | Transaction
-    | MakePath
+    | Make
 )
 Batch: TypeAlias = tuple[Request, ...]
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Listing,
-    MakePath,
+    Make,
     Node,
     Recipe,
     SessionReplaced,
@@ -32,20 +32,21 @@ from zklock._recipes.effects import (
 )
 from zklock._recipes.steps import (
     ABSENT,
-    check,
     delete,
     exhausted,
     find,
     given,
     look,
+    makes,
     persist,
     refuse_strangers,
+    refuse_unmade,
     refuse_unseen,
     renew,
     watch,
 )
 from zklock._recipes.turn import Decision, decide
-from zklock.errors import AccessDenied
+from zklock.errors import AccessDenied, ZkLockError
 from zklock.token import FencingToken
 
 AGAIN = object()
@@ -105,7 +106,7 @@ class Entry:
         """Note the identity of the blocker that it waits for."""
         self.behind = nodedata.parse(blocker.data).identity.decode(errors="replace")
 
-    def leave(self) -> Recipe[None]:
+    def leave(self) -> Recipe[bool | None]:
         """Delete its node: see ``leave``."""
         return leave(self)
 
@@ -121,9 +122,10 @@ class Entry:
         """Raise an error if its path, which is missing, is not to be made."""
         yield from ()
 
-    def before_leaving(self) -> Recipe[None]:
-        """Remove its other nodes and marks from ZooKeeper; may be run more than once."""
+    def before_leaving(self) -> Recipe[bool | None]:
+        """Remove its other nodes and marks; may be run more than once. ``False``: one was gone."""
         yield from ()
+        return None
 
     def after_leaving(self) -> Recipe[None]:
         """Tidy up what others may tidy up, too, now that its node is gone; raises no error."""
@@ -132,16 +134,22 @@ class Entry:
 
 def acquire(entry: Entry) -> Recipe[Any]:
     """Queue until the lock is claimed → the grant; ``None`` if not patient and not free."""
+    begun = bool(entry.uuid)
     while True:
-        # 1. Each try makes a new contender: a name is never used twice.
-        entry.uuid, entry.node = entry.new_uuid(), None
         try:
-            outcome = yield from _take_turn(entry, (yield from enter(entry)))
+            listing = (yield from _resume(entry)) if begun else None
+            begun = False
+            if listing is None:
+                # 1. Each try makes a new contender: a name is never used twice.
+                entry.uuid, entry.node = entry.new_uuid(), None
+                listing = yield from enter(entry)
+            outcome = yield from _take_turn(entry, listing)
         except SessionReplaced as replaced:
             if replaced.final is not None:
                 raise replaced.final from None
+            begun = False
             continue  # the node is gone with its session: queue again, at the end
-        except Exception:
+        except (ZkLockError, Cancelled):
             yield from leave(entry)
             raise
         if outcome is None:
@@ -150,9 +158,19 @@ def acquire(entry: Entry) -> Recipe[Any]:
             return outcome
 
 
+def _resume(entry: Entry) -> Recipe[Listing | None]:
+    """Look for the contender of a recipe that an interrupt has torn apart → the queue.
+
+    ``None``: it is not there. What it has gathered is given back.
+    """
+    yield from entry.before_leaving()
+    entry.node = yield from find(entry.path, entry.uuid)
+    return None if entry.node is None else (yield from look(entry.path))
+
+
 def enter(entry: Entry) -> Recipe[Listing]:
     """Create the contender and look at the queue, in one batch."""
-    make: tuple[MakePath, ...] = ()
+    make: tuple[Make, ...] = ()
     while True:
         prefix = f"{entry.path}/{names.prefix(entry.kind, entry.uuid, entry.naming)}"
         try:
@@ -166,9 +184,9 @@ def enter(entry: Entry) -> Recipe[Listing]:
         if isinstance(created, Node):
             entry.node = created.path
         elif created.why is Failure.MISSING:
-            check(made[0] if made else None, Failure.DROPPED)
+            refuse_unmade(made)
             yield from entry.before_making()
-            make = (MakePath(entry.path),)
+            make = makes(entry.path)
             continue
         elif created.why is Failure.DROPPED:
             entry.node = yield from find(entry.path, entry.uuid)
@@ -236,21 +254,23 @@ def claim(
     return grant or AGAIN
 
 
-def leave(entry: Entry) -> Recipe[None]:
+def leave(entry: Entry) -> Recipe[bool | None]:
     """Delete the contender's node, if there is or may be one; see ``steps.persist``."""
     return persist(partial(_leave, entry))
 
 
-def _leave(entry: Entry) -> Recipe[None]:
+def _leave(entry: Entry) -> Recipe[bool | None]:
     denied: AccessDenied | None = None
+    there: bool | None = None
     try:
-        yield from entry.before_leaving()
+        there = yield from entry.before_leaving()
     except AccessDenied as error:
         denied = error  # its node goes all the same: others wait behind it
     node = entry.node or (entry.uuid and (yield from find(entry.path, entry.uuid)))
     if node:
         tidy = entry.tidy and entry.granted
-        yield from delete(entry.path, node, entry.departure(node), tidy=tidy)
+        there = yield from delete(entry.path, node, entry.departure(node), tidy=tidy)
     yield from entry.after_leaving()
     if denied is not None:
         raise denied
+    return there

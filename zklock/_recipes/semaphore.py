@@ -216,17 +216,20 @@ class Entry(lock_recipe.Entry):
         yield from self.before_leaving()
         return lock_recipe.AGAIN
 
-    def before_leaving(self) -> Recipe[None]:
-        """Give back the permits that it has gathered."""
+    def before_leaving(self) -> Recipe[bool | None]:
+        """Give back the permits that it has gathered. ``False``: one was gone before."""
         refused: AccessDenied | None = None
+        there: bool | None = None
         while self._leases:
             try:
-                yield from lock_recipe.leave(self._leases[-1])
+                if (yield from lock_recipe.leave(self._leases[-1])) is False:
+                    there = False
             except AccessDenied as error:  # it stays: the others need not
                 refused = error
             self._leases.pop()
         if refused is not None:
             raise refused
+        return there
 
 
 def _name(lease: lock_recipe.Entry) -> str:

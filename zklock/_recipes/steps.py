@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Set as AbstractSet
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
@@ -19,7 +19,7 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Listing,
-    MakePath,
+    Make,
     Node,
     Pause,
     Read,
@@ -36,6 +36,8 @@ from zklock._recipes.effects import (
     parent_of,
 )
 from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockError
+
+T = TypeVar("T")
 
 _PASSING = set(Failure) - {Failure.MISSING, Failure.DENIED}
 """A deletion that failed in one of these ways is tried again."""
@@ -66,9 +68,31 @@ def look(path: str) -> Recipe[Listing]:
     return listing if isinstance(listing, Listing) else ABSENT
 
 
+def makes(path: str) -> tuple[Make, ...]:
+    """Return the requests that make a node and its ancestors where missing.
+
+    All are sent in one go. kazoo's ``ensure_path`` looks for each of them first. Since 3.8.4 and
+    3.9.2, ZooKeeper refuses that for one that this client may not read, though it may create below
+    it.
+    """
+    parts = path.split("/")
+    return (Make("/"), *(Make("/".join(parts[:end])) for end in range(2, len(parts) + 1)))
+
+
+def refuse_unmade(results: Iterable[Any]) -> None:
+    """Raise the first error of ``makes`` that tells why a node below could not be made."""
+    for result in results:
+        check(result, Failure.DROPPED)
+
+
 def make_path(path: str) -> Recipe[None]:
     """Make a node and its ancestors where missing."""
-    yield from ask((MakePath(path),))
+    while True:
+        *creates, there = yield (*makes(path), Exists(path))
+        if isinstance(there, Node):
+            return
+        refuse_unmade(creates)
+        check(there, Failure.DROPPED, Failure.MISSING)
 
 
 def find(path: str, uuid: str) -> Recipe[str | None]:
@@ -146,8 +170,10 @@ def delete(
     request: Delete | Transaction | None = None,
     *,
     tidy: bool = False,
-) -> Recipe[None]:
+) -> Recipe[bool | None]:
     """Delete a contender's node, with as many tries as it takes; if the session is gone, so is it.
+
+    ``False``: the first answer says that it was not there. So somebody else had deleted it.
 
     Only ``AccessDenied`` is final. An unexpected error may pass, so the deletion is tried again. It
     is then sent without the write that came with it: an error of that write would not pass. If ACLs
@@ -159,6 +185,7 @@ def delete(
     empties, marked = tidy or worn(node), isinstance(request, Transaction)
     batch = (first, Delete(path)) if empties and not marked else (first,)
     refused: Exception | None = None
+    unknown = False  # whether an earlier try has deleted it
     tries = 0
     try:
         while True:
@@ -168,17 +195,18 @@ def delete(
                     raise refused
                 if empties and marked:
                     yield from _delete_unmarked(path)
-                return
+                return None if result is None or unknown else False
             if result.why is Failure.DENIED and result.node is not None:
                 refused, batch = result.error, (Delete(node),)
                 continue
             check(result, *_PASSING)
+            unknown = True
             if result.why is not Failure.DROPPED:
                 batch = (Delete(node), *batch[1:])
                 yield Pause(backoff(tries))
                 tries += 1
     except SessionReplaced:
-        return
+        return None
 
 
 def _delete_unmarked(path: str) -> Recipe[None]:
@@ -204,21 +232,21 @@ def overwrite(path: str, data: bytes) -> Recipe[bool]:
             return True
 
 
-def remove(node: str) -> Recipe[None]:
+def remove(node: str) -> Recipe[bool | None]:
     """Delete a contender's node, which is all that it has; see ``persist``."""
     return persist(partial(delete, parent_of(node), node))
 
 
-def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
-    """Leave, with as many tries as it takes; giving up does not stop this.
+def persist(leave: Callable[[], Recipe[T]]) -> Recipe[T | None]:
+    """Leave, with as many tries as it takes → its result; giving up does not stop this.
 
     Only ``AccessDenied`` stops it. Any other error may pass, so it is tried again. The end of the
     session is the end of all that is to be left.
     """
-    gave_up, tries = None, 0
+    gave_up, tries, left = None, 0, None
     while True:
         try:
-            yield from leave()
+            left = yield from leave()
             break
         except SessionReplaced:
             break
@@ -236,6 +264,7 @@ def persist(leave: Callable[[], Recipe[None]]) -> Recipe[None]:
             tries += 1
     if gave_up is not None:
         raise gave_up
+    return left if not tries else None
 
 
 def worn(node: str) -> bool:

@@ -43,8 +43,13 @@ class Epochs:
 
 def queued(terms: Any, now: Callable[[], float]) -> Callable[[str, int], object]:
     """Return what tells of a place in the queue: it is called with the node, and how many ahead."""
+    told = ""  # an interrupt may have the recipe tell it again
 
     def tell(node: str, ahead: int) -> None:
+        nonlocal told
+        if node == told:
+            return
+        told = node
         subscriptions.emit(Queued(at=now(), node=node, ahead=ahead, **_lock(terms)))
 
     return tell

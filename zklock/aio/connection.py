@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from zklock._ground.context_exit import entered
-from zklock._kazoo.connect import (
+from zklock._shell.connect import (
     STUCK_SECONDS,
     Client,
     abandon,

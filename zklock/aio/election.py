@@ -12,13 +12,13 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal, overload
 
+from zklock._core.attempt import Attempt
+from zklock._core.callbacks import is_coroutine_function
+from zklock._core.grant import GrantOptions
+from zklock._core.session import Session
 from zklock._election.base import ElectionBase, Leading, Term
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
-from zklock._engine.attempt import Attempt
-from zklock._engine.callbacks import is_coroutine_function
-from zklock._engine.grant import GrantOptions
-from zklock._engine.session import Session
 from zklock._ground.async_event import LOOK, AsyncEvent
 from zklock._ground.public import public
 from zklock._ground.records import log_fields

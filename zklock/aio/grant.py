@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from zklock._engine.contexts import AttemptingBase, B, EnteredContext, GrantContext, T
-from zklock._engine.grant import GrantBase, GrantOptions
-from zklock._engine.ports import SessionPort
+from zklock._core.contexts import AttemptingBase, B, EnteredContext, GrantContext, T
+from zklock._core.grant import GrantBase, GrantOptions
+from zklock._core.session import Session as SessionPort
 from zklock._ground.cached_property import cached_property
 from zklock._ground.context_exit import entered
 from zklock._ground.records import log_fields

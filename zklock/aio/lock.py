@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from zklock._engine.contexts import Acquired
+from zklock._core.contexts import Acquired
 from zklock._ground.public import public
 from zklock._locks import kinds
 from zklock._locks.base import LockBase

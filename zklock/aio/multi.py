@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from zklock._engine.contexts import Acquired
+from zklock._core.contexts import Acquired
 from zklock._ground.loss import LostCallback
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock.aio.grant import Attempting, Bodies, Entered, Enters, Grant

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
+from zklock._core.session import Session
 from zklock._election.changes import C, ChangesBase, Closing, Watch
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
-from zklock._engine.session import Session
 from zklock._ground.async_event import AsyncEvent
 from zklock._ground.records import log_fields
 from zklock.aio.waiting import AWAITING, call_soon, running_task

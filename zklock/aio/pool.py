@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from zklock._core.grant import GrantOptions
 from zklock._election.membership import MembershipChange
-from zklock._engine.grant import GrantOptions
 from zklock._ground.async_event import AsyncEvent
 from zklock._ground.context_exit import entered
 from zklock._ground.public import public

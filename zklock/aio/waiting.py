@@ -11,8 +11,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zklock._engine.ports import Pending
-from zklock._engine.script import A, Front
+from zklock._core.attempt import Pending
+from zklock._core.script import A, Front
 from zklock._ground import threads
 from zklock._ground.async_event import settle
 from zklock._ground.records import log_fields
@@ -144,7 +144,7 @@ class Awaiting(Front):
         if answer.look():
             loop.call_soon(settle, come, True)  # not at once: others have their turn, too
             return come
-        answer.when_done(_Wake(loop, come, answer, unheard))
+        answer.wake_when_done(_Wake(loop, come, answer, unheard))
         limit = answer.limit(timeout, partial(call_soon, loop, partial(settle, come, False)))
         return come if limit is None else _in_time(loop, come, limit)
 

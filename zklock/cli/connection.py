@@ -162,7 +162,7 @@ def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     """
     if not (options.tls or (options.tls is None and (options.tls_ca or options.tls_cert))):
         return None
-    from zklock._kazoo import options as kazoo  # noqa: PLC0415 - nor '--help'
+    from zklock._shell import options as kazoo  # noqa: PLC0415 - nor '--help'
 
     certificate, key = options.tls_cert, options.tls_key or options.tls_cert
     password = settings.secret(options, "tls-key-password")

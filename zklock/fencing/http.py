@@ -41,7 +41,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zklock._engine.callbacks import check_callback
+from zklock._core.callbacks import check_callback
 from zklock._ground.numbers import check_int
 from zklock._ground.records import log_fields
 from zklock.errors import GuardUnusable, NotOwner, StaleToken

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-from zklock._engine.callbacks import check_callbacks, ran
+from zklock._core.callbacks import check_callbacks, ran
 from zklock._ground.async_event import AsyncEvent
 from zklock._ground.clock import check_timeout, clock
 from zklock._ground.numbers import check_int

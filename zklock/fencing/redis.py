@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zklock._engine import blocking
+from zklock._core import blocking
 from zklock.fencing._redis import RedisMark
 from zklock.fencing.guard import Fenced
 from zklock.token import FencingToken

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from zklock._engine.callbacks import check_callback, ran
+from zklock._core.callbacks import check_callback, ran
 from zklock.fencing._sql.errors import of_the_user, told
 from zklock.fencing._sql.mark import (
     ATTEMPTS,

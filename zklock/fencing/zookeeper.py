@@ -29,12 +29,12 @@ from kazoo.exceptions import (
     ThrottledOpError,
 )
 
+from zklock._core.failures import translate
+from zklock._core.loops import check_thread
 from zklock._ground.clock import clock
 from zklock._ground.numbers import check_number
-from zklock._kazoo.client import check_process, check_type, closed_error
-from zklock._kazoo.failures import translate
-from zklock._kazoo.loops import check_thread
-from zklock._kazoo.paths import make_path
+from zklock._shell.client import check_process, check_type
+from zklock._shell.handler import closed_error
 from zklock.errors import (
     AccessDenied,
     ClientClosed,
@@ -43,6 +43,7 @@ from zklock.errors import (
     OutcomeUnknown,
     StaleToken,
 )
+from zklock.fencing._paths import make_path
 from zklock.fencing.guard import (
     NO_TOKEN,
     Fenced,

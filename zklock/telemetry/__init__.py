@@ -6,7 +6,7 @@ See docs/telemetry.md.
 
 from __future__ import annotations
 
-from zklock._engine.callbacks import check_callback
+from zklock._core.callbacks import check_callback
 from zklock._ground import threads
 from zklock._ground.numbers import check_int
 from zklock._ground.records import log_fields

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from zklock._engine.callbacks import check_callback
+from zklock._core.callbacks import check_callback
 from zklock._ground.clock import clock
 from zklock._ground.loss import LossReason
 from zklock._ground.process import this_process

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zklock._wire.codec import (
+from zklock.testing.zookeeper.codec import (
     ANSWERED,
     ASKED,
     CONNECTED,

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from zklock._wire.codec import Splitter, framed
 from zklock.testing.frames import Dialogue, Direction, FrameKind, Header
 from zklock.testing.ports import shut
+from zklock.testing.zookeeper.codec import Splitter, framed
 
 TO_SERVER, TO_CLIENT = Direction.TO_SERVER, Direction.TO_CLIENT
 

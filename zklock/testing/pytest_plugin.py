@@ -16,7 +16,7 @@ import pytest
 from zklock.testing.switches import switch
 
 if TYPE_CHECKING:
-    from zklock._kazoo.connect import Client
+    from zklock._shell.connect import Client
     from zklock.testing import Ensemble, FaultProxy, Simulation, ZooKeeperServer
 
 Connect: TypeAlias = "Callable[..., Client]"

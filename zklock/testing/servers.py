@@ -32,7 +32,7 @@ class ZooKeeperServer:
     ::
 
         with ZooKeeperServer() as server:
-            client = KazooClient(server.hosts)
+            client = zklock.connect(server.hosts)
 
     ``tick_time`` and the session timeouts are milliseconds; a tick of 500 allows sessions as short
     as 1 s. ``backend`` is "container", "java", "hosts", "embedded" or a ``Backend``;
@@ -268,7 +268,7 @@ class Ensemble:
     ::
 
         with Ensemble(3) as ensemble:
-            client = KazooClient(ensemble.hosts)
+            client = zklock.connect(ensemble.hosts)
             ensemble.cut_from_peers(ensemble.leader())
 
     Settings are as for ``ZooKeeperServer``. ``init_limit`` and ``sync_limit`` count ticks. If a

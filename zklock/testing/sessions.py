@@ -6,9 +6,9 @@ import socket
 import time
 from typing import Protocol
 
-from zklock._wire.codec import ASKED, CONNECT, CONNECTED, INT, Malformed, Op, framed
 from zklock.testing.addresses import one_server
 from zklock.testing.errors import ServerError
+from zklock.testing.zookeeper.codec import ASKED, CONNECT, CONNECTED, INT, Malformed, Op, framed
 
 CLOSE = framed(ASKED.pack((1, Op.CLOSE_SESSION)))
 _TIMEOUT_MS = 10_000

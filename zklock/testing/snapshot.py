@@ -24,7 +24,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 
-from zklock._wire.codec import ACLS, BUFFER, INT, Malformed
+from zklock.testing.zookeeper.codec import ACLS, BUFFER, INT, Malformed
 
 _MAGIC = b"ZKSN"
 _STAT = struct.Struct(">qqqqiiiqq")

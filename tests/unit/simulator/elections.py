@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +30,12 @@ PATIENCE = 4.0
 @dataclass(eq=False)
 class Call:
     """One ``request_release()``. ``asked``: the nodes that it may have asked; not known before it
-    has returned.
+    has returned. ``until``: when one that was interrupted asks nobody any more.
     """
 
     begin: float
     asked: set[str] | None = None
+    until: float = -math.inf
 
 
 @dataclass(eq=False)
@@ -129,6 +131,8 @@ class Elections:
         except (ZkLockError, KeyboardInterrupt) as error:
             # Any of these was perhaps the first; those that are told may have left meanwhile.
             call.asked = self._standing() | self._all_told()
+            if isinstance(error, KeyboardInterrupt):
+                call.until = world.system.now + MOMENT  # it is withdrawn in the background
             if not isinstance(error, NoAnswer):
                 raise
         finally:
@@ -168,7 +172,8 @@ class Elections:
                 self._look(term)
         for term in self._told[:]:
             before = [call for call in self._calls if call.begin <= (term.told or 0.0)]
-            if any(call.asked and term.leadership.path in call.asked for call in before):
+            path, told = term.leadership.path, term.told or 0.0
+            if any(told < call.until or path in (call.asked or ()) for call in before):
                 self._told.remove(term)
             elif all(call.asked is not None for call in before):
                 raise Violation(f"{term.leadership} is told to stop, and nobody has asked it to")

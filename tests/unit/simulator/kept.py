@@ -27,7 +27,7 @@ from zklock.errors import NoAnswer
 
 if TYPE_CHECKING:
     from tests.unit.simulator.world import World
-    from zklock._engine.grant import GrantBase
+    from zklock._core.grant import GrantBase
 
 LONG = 1000.0
 """Longer than a run: a stranger that is not seen waits for ever."""
@@ -121,7 +121,7 @@ class Keepers:
         if not self._plays:
             return
         world, node = self._world, grant.path
-        if grant.session_id != grant._keeper._id:  # type: ignore[attr-defined]
+        if grant.session_id != grant._keeper._id:
             raise Violation(f"{grant} is given on a session that is over")
         if grant.kept and not world.was_deleted(node) and node not in world.ensemble.ephemerals():
             raise Violation(f"{grant} is given on a node that is gone")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.unit.simulator.plans import PATHS, Member
 from tests.unit.simulator.system import Violation
-from zklock._engine.grant import GrantBase
+from zklock._core.grant import GrantBase
 from zklock._recipes import names
 from zklock.token import FencingToken
 

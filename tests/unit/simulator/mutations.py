@@ -25,17 +25,14 @@ from tests.unit.simulator.plans import (
 )
 from tests.unit.simulator.system import MOST_STEPS, Violation
 from tests.unit.simulator.world import World
+from zklock._core.attempt import Attempt
+from zklock._core.keep import Place
+from zklock._core.lease import Lease
+from zklock._core.session import Session
+from zklock._core.watches import Watchers
 from zklock._election import base as election_base
 from zklock._election.candidate import Candidacy
 from zklock._election.threads import LeaderElection, Leadership
-from zklock._engine.attempt import Attempt
-from zklock._engine.callback_executor import CallbackExecutor
-from zklock._engine.keep import Place
-from zklock._engine.lease import Lease
-from zklock._engine.session import Session
-from zklock._engine.timed_thread import TimedThread
-from zklock._engine.watches import Watchers
-from zklock._kazoo import store
 from zklock._locks import base, kinds, multi_base
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._pool import nodes as pool_nodes
@@ -46,6 +43,8 @@ from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
 from zklock._recipes import abandoned, lock, names, semaphore, steps
+from zklock._shell.callback_executor import CallbackExecutor
+from zklock._shell.handler import Handler
 
 
 class Mutation:
@@ -95,7 +94,6 @@ class Mutation:
 MUTATIONS = {
     "the lease keeps the first timeout of its session": Mutation(
         Bend(Lease, "negotiated", "timeout < self.timeout", "False"),
-        Bend(Session, "_new_lease", "self._wire[1]", "self.timeout"),
         faults=("restart shorter",),
         found="believed in",
     ),
@@ -111,8 +109,8 @@ MUTATIONS = {
         quick=False,
     ),
     "nobody ends the lease": Mutation(
-        Bend(Session, "_turn", "due = min(due, self._lease.end)", "pass"),
-        Bend(Session, "_lapse", "self._lease.end > self._clock() and not self._late", "True"),
+        Bend(Session, "tick", "due = min(due, self._lease.end)", "pass"),
+        Bend(Session, "_lapse", "self._lease.end <= self.now()", "False"),
         faults=("cut off",),
         troubles=8,
         found="nobody notices",
@@ -132,7 +130,7 @@ MUTATIONS = {
         found="nobody is told",
     ),
     "a lost grant is not told": Mutation(
-        Bend(Session, "_lose_one", "self.deferred.add(grant._tell_loss)", "pass"),
+        Bend(Session, "_lose_one", "self.post(grant._tell_loss)", "pass"),
         faults=("cut off",),
         found="nobody is told",
         quick=False,
@@ -150,7 +148,7 @@ MUTATIONS = {
             "result.why is Failure.MISSING",
             "result.why is Failure.MISSING or result.busy",
         ),
-        Bend(Attempt, "_on_reply", "isinstance(result, Failed) and result.busy", "False"),
+        Bend(Attempt, "_answered", "isinstance(result, Failed) and result.busy", "False"),
         faults=("throttle",),
         found="left",
         quick=False,
@@ -199,7 +197,7 @@ MUTATIONS = {
         found="left",
     ),
     "a lost watch is not placed again": Mutation(
-        Bend(Session, "_on_suspended", "_look_again(waiting)", "pass"),
+        Bend(Attempt, "again", "self.watched(None, deleted=False)", "pass"),
         faults=("cut", "restart"),
         found="left waiting",
         quick=False,
@@ -216,20 +214,18 @@ MUTATIONS = {
         found="stands before it",
     ),
     "what waits for the connection is forgotten": Mutation(
-        Bend(
-            Session, "_take_parked", "parked = list(islice(self._parked, AT_ONCE))", "parked = []"
-        ),
+        Bend(Attempt, "again", "self._send(self._asked)", "pass"),
         faults=("cut off", "restart"),
         found="left waiting",
     ),
     "a stopped client believes until it is answered": Mutation(
-        Bend(Session, "_end_session", "self._nodes.held()", "()"),
+        Bend(Session, "end", "list(self._nodes)", "()"),
         faults=("stop client",),
         troubles=2,
         found="believed in",
     ),
     "a server that hangs is kept": Mutation(
-        Bend(Session, "_turn", "self._handler.drop()", "pass"),
+        Bend(Session, "tick", "self.shell.drop()", "pass"),
         kind="semaphore",
         faults=("pause server",),
         troubles=1,
@@ -387,8 +383,8 @@ MUTATIONS = {
         Bend(
             OwnThreads,
             "_start",
-            "thread.start()",
-            "try:\n    thread.start()\n"
+            "threads.begin(thread)",
+            "try:\n    threads.begin(thread)\n"
             "except RuntimeError:\n    self._waiting.append(call)\n    raise",
         ),
         kind="pool",
@@ -404,7 +400,7 @@ MUTATIONS = {
     "a worker does not join again after its session": Mutation(
         Bend(
             pool_nodes,
-            "attend",
+            "_attend",
             "worker.forget()\ntell(b'', 0, True)\n"
             "if replaced.final is not None:\n    raise replaced.final from None",
             "return",
@@ -468,22 +464,21 @@ MUTATIONS = {
         quick=False,
     ),
     "telemetry is not told of a release": Mutation(
-        Bend(Session, "release_grant", "emit.released(grant, self._clock())", "pass"),
+        Bend(Session, "release_grant", "emit.released(grant, self.now())", "pass"),
         found="no behaviour of the model",
     ),
     "an interrupted acquire leaves its contender": Mutation(
-        Bend(base, "undo", "attempt.cancel()", "True"), faults=(INTERRUPT,), found="holds"
+        Bend(base, "undo", "attempt.cancel()", "True"), faults=(INTERRUPT,), found="holds|left"
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
-        Bend(base, "undo", "partial(abandon_made, attempt)", "bool"),
+        Bend(
+            base,
+            "undo",
+            "attempt.when_done(partial(abandon_made, attempt))\nabandon_made(attempt)",
+            "pass",
+        ),
         faults=(INTERRUPT,),
         found="holds",
-        quick=False,
-    ),
-    "a step that an interrupt has torn apart is not cleaned up": Mutation(
-        Bend(Attempt, "_clean_up", "self._recover is None", "True"),
-        faults=(INTERRUPT,),
-        found="left",
         quick=False,
     ),
     "an interrupted release is not carried out": Mutation(
@@ -608,16 +603,25 @@ MUTATIONS = {
         most=240,
     ),
     "the thread of a session does not start again": Mutation(
-        Bend(TimedThread, "_run", "del self._runs[None]", "pass"),
+        Bend(
+            Handler,
+            "_end_driver",
+            "self._driver, self._ring = None, _nothing",
+            "self._ring = _nothing",
+        ),
         faults=(START_AGAIN,),
         found="left waiting",
     ),
     "a client that was started again is still over": Mutation(
-        Bend(Session, "_on_gone", "only_seen and not states.over(self.client)", "False"),
+        Bend(
+            Handler,
+            "_drive",
+            "self._stopping, self._driving, self.session.final = False, True, None",
+            "self._stopping, self._driving = False, True",
+        ),
         faults=(START_AGAIN,),
         troubles=6,
-        found="goes on and on",
-        steps=20_000,  # its queue grows, and each step with it
+        found="ended by ClientClosed",
     ),
     "who is refused leaves its contender": Mutation(
         Bend(
@@ -648,7 +652,7 @@ MUTATIONS = {
         quick=False,
     ),
     "who waits for a lease is not told that it is refused": Mutation(
-        Bend(Session, "_on_heartbeat", "attempt.refused(copy_error(failed.error))", "pass"),
+        Bend(Session, "_on_heartbeat", "attempt.granted(copy_error(failed.error))", "pass"),
         faults=(FORBID,),
         troubles=6,
         found="left waiting",
@@ -666,7 +670,7 @@ MUTATIONS = {
         Bend(
             Place,
             "_free",
-            "unused and kept.watched and self._may_grant(kept)",
+            "unused and kept.sure and self.session.prompt and self._may_grant(kept)",
             "unused and self._may_grant(kept)",
         ),
         kind=KEPT,
@@ -680,26 +684,11 @@ MUTATIONS = {
     "an idle node is used though a stranger was seen": Mutation(
         Bend(
             Place,
-            "give_back",
+            "_give_back",
             "kept.asked or (self._skip and not kept.watched)",
             "(self._skip and not kept.watched)",
         ),
-        Bend(
-            Place,
-            "_decide",
-            "if kept.asked:\n"
-            "    self._begin(partial(self._leave_queue, kept))\n"
-            "    self._forget(kept)\n"
-            "elif not (kept.watched and self._hand(kept)):\n"
-            "    self._see_to_idle(kept)",
-            "if kept.watched and self._hand(kept):\n"
-            "    pass\n"
-            "elif kept.asked:\n"
-            "    self._begin(partial(self._leave_queue, kept))\n"
-            "    self._forget(kept)\n"
-            "else:\n"
-            "    self._see_to_idle(kept)",
-        ),
+        Bend(Place, "_go_on", "kept.asked", "kept.asked and not self._hand(kept)"),
         kind=KEPT,
         faults=("cancel",),
         troubles=4,
@@ -716,8 +705,8 @@ MUTATIONS = {
         Bend(
             Session,
             "may_grant",
-            "own is None or own.owner != self._id",
-            "False",
+            "all(path in self._nodes for path in paths)",
+            "True",
         ),
         kind=KEPT,
         faults=("expire", "delete node"),
@@ -735,7 +724,7 @@ MUTATIONS = {
 }
 """What is wrong in each is said by its name."""
 
-_HOMES = (steps, lock, semaphore, store, pool_nodes, multi_base, election_base)
+_HOMES = (steps, lock, semaphore, pool_nodes, multi_base, election_base)
 
 
 @dataclass(frozen=True)

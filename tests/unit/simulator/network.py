@@ -199,6 +199,9 @@ class Network:
 
             modify = register
 
+            def unregister(self, number: int) -> None:
+                del self._wanted[number]
+
             def close(self) -> None:
                 self._wanted.clear()
 

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zklock._wire.codec import Acl
+from zklock.testing.zookeeper.codec import Acl
 from zklock.testing.zookeeper.messages import (
     OPEN,
     Delete,

@@ -27,10 +27,8 @@ from tests.unit.simulator import system as simulated
 from tests.unit.simulator.network import Network, raised_by_the_call
 from tests.unit.simulator.system import System
 from zklock._election.base import pause_after
-from zklock._engine import runtime, sessions
 from zklock._ground import interrupts, mutexes
 from zklock._ground.clock import clock
-from zklock._kazoo import gateway
 
 HOUSES = ("zklock", "kazoo", "concurrent.futures")
 """What runs on the simulated system: the beginnings of the names of its modules."""
@@ -92,21 +90,17 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
                 elif issubclass(kind, threading.local):
                     local = simulated.Local if kind is threading.local else None
                     put(module, attribute, (local or simulated.local_class(kind))())
+        put(zklock.Handler, "now", staticmethod(simulated.now))
         put(SequentialThreadingHandler, "queue_impl", simulated.Queue)
         put(SequentialThreadingHandler, "sleep_func", staticmethod(simulated.sleep))
         for function in (
-            runtime.Runtime.__init__,
             KazooRetry.__init__,
             pause_after,
             selector_select,
         ):
             defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
             put(function, "__defaults__", defaults)
-        put(gateway, "_let_others_run", lambda: simulated.sleep(gateway.SPIN / 4))
         put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())
-        opening = simulated.RLock()
-        put(sessions, "_opening", opening)
-        put(sessions, "_is_opening", mutexes.owned_by_me(opening))
         yield put
 
 

@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,9 +44,10 @@ from tests.unit.simulator.plans import (
 from tests.unit.simulator.seeds import Entry, entries
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
-from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.wire_request import Awaited, WireRequest
-from zklock._recipes.effects import Batch
+from zklock._core.attempt import Pending
+from zklock._core.link import Flight, Link
+from zklock._core.wire import Codec
+from zklock._shell.handler import Handler
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,29 +79,25 @@ FIRSTS = [pytest.param(first, marks=[SLOW] * (first >= FEW)) for first in range(
 
 @pytest.mark.parametrize("first", FIRSTS)
 def test_what_must_hold_holds(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rode: list[WireRequest] = []
-    write = GatewaySocket.write
+    asked, read = 0, 0
+    ask, pump = Link.ask, Handler._pump_for
 
-    def counted(
-        self: GatewaySocket, requests: Sequence[WireRequest], landing: Awaited | None = None
-    ) -> None:
-        if self.open:
-            rode.extend(requests)
-        write(self, requests, landing)
+    def counted(self: Link, codec: Codec, flight: Flight, most: int) -> None:
+        nonlocal asked
+        asked += most
+        ask(self, codec, flight, most)
 
-    heard: list[bool] = []
-    hear = GatewaySocket.hear
+    def noted(self: Handler, pending: Pending[Any]) -> None:
+        nonlocal read
+        read += 1
+        pump(self, pending)
 
-    def noted(self: GatewaySocket, batch: Batch, seconds: float | None) -> bool:
-        heard.append(hear(self, batch, seconds))
-        return heard[-1]
-
-    monkeypatch.setattr(GatewaySocket, "write", counted)
-    monkeypatch.setattr(GatewaySocket, "hear", noted)
+    monkeypatch.setattr(Link, "ask", counted)
+    monkeypatch.setattr(Handler, "_pump_for", noted)
     for seed in range(first, first + EACH):
         play(seed)
-    assert len(rode) > 100 * EACH
-    assert len(heard) > 5 * EACH
+    assert asked > 100 * EACH
+    assert read > 5 * EACH
 
 
 @pytest.mark.parametrize("first", FIRSTS)

@@ -62,11 +62,13 @@ from tests.unit.simulator.several import Multimap
 from tests.unit.simulator.substituted import substituted
 from tests.unit.simulator.system import Over, Process, System, Violation
 from zklock import LossReason, telemetry
-from zklock._engine import keep, nodes, watches
-from zklock._engine.grant import GrantBase
-from zklock._engine.watches import LOOK_AGAIN
-from zklock._kazoo import states
+from zklock._core import nodes, watches
+from zklock._core.grant import GrantBase
+from zklock._core.link import Flight, Link
+from zklock._core.watches import LOOK_AGAIN
+from zklock._core.wire import Codec
 from zklock._recipes import names
+from zklock._shell import handler as shell
 from zklock._telemetry import emit, subscriptions as hub
 from zklock.errors import (
     AccessDenied,
@@ -822,18 +824,22 @@ def _substituted(world: World) -> Iterator[None]:
             world.given(grant)
 
         put(nodes.OwnNodes, "give", given)
-        if world.plan.kind == plans.KEPT and {INTERRUPT, AGAIN}.intersection(world.plan.faults):
-            # What users call runs where interrupts strike: on a main thread.
-            put(keep, "may_be_interrupted", world.system.may_be_interrupted)
-        is_over = states.over
+        ask = Link.ask
 
-        def over(client: Any) -> bool:
-            found = is_over(client)
-            if found:
+        def asked(self: Link, codec: Codec, flight: Flight, most: int) -> None:
+            world.system.point()  # in a step of the core
+            ask(self, codec, flight, most)
+
+        put(Link, "ask", asked)
+        closed_error = shell.closed_error
+
+        def closed(client: Any) -> ClientClosed | None:
+            found = closed_error(client)
+            if found is not None:
                 world.saw_the_end()
             return found
 
-        put(states, "over", over)
+        put(shell, "closed_error", closed)
         put(hub, "hooks", {world.told: None})
         handler = _Log(world)
         for name in LOGGERS:

@@ -31,7 +31,7 @@ PATH = "/locks/report"
 
 
 def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("zklock-")}
+    return {each for each in threading.enumerate() if each.name.startswith("zklock")}
 
 
 @pytest.fixture(autouse=True)
@@ -602,7 +602,7 @@ class TestTheObject:
         client = sim.client(TIMEOUT)
         told: list[float] = []
         side = sim._side(client)
-        side.runtime.limit(60.0, lambda: told.append(sim.now))
+        side.limit(60.0, lambda: told.append(sim.now))
         ended = weakref.ref(client)
         client.stop()
         client.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zklock._wire.codec import (
+from zklock.testing.zookeeper.codec import (
     EPHEMERAL,
     SEQUENTIAL,
     Acl,

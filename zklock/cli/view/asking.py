@@ -10,8 +10,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 import zklock
+from zklock._core.failures import MEANINGS
 from zklock._ground.clock import clock
-from zklock._kazoo.failures import MEANINGS
 from zklock._recipes.effects import backoff
 
 _WINDOW = 256

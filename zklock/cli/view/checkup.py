@@ -9,8 +9,8 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
-from zklock._engine.heartbeat import HUNG
-from zklock._engine.lease import DEFAULT_FRACTION
+from zklock._core.heartbeat import HUNG
+from zklock._core.lease import DEFAULT_FRACTION
 from zklock._recipes import names
 from zklock.cli.view.model import Facts, LockView, Picture
 from zklock.cli.view.text import CLOCKS_DIFFER, many

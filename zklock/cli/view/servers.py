@@ -27,16 +27,24 @@ from kazoo.exceptions import (
 from kazoo.security import Permissions
 
 import zklock
+from zklock._core.failures import MEANINGS
 from zklock._ground.clock import clock
-from zklock._kazoo.failures import MEANINGS
-from zklock._kazoo.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
-from zklock._wire.codec import ANSWERED, ASKED, CONNECTED, PING_XID, Malformed, Op, framed
+from zklock._shell.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
 from zklock.cli.view.asking import answer
 from zklock.cli.view.checkup import Limits, Rights, Server
 from zklock.cli.view.model import below, signed
 from zklock.testing.errors import NotServing
 from zklock.testing.sessions import CLOSE, connecting, received
 from zklock.testing.status import ServerStatus, connected, four_letter
+from zklock.testing.zookeeper.codec import (
+    ANSWERED,
+    ASKED,
+    CONNECTED,
+    PING_XID,
+    Malformed,
+    Op,
+    framed,
+)
 
 _SECONDS = 3.0
 _SAMPLES = 20

@@ -18,7 +18,7 @@ from typing import Any
 
 import zklock
 from zklock import aio
-from zklock._engine.grant import GrantBase
+from zklock._core.grant import GrantBase
 from zklock._ground.clock import clock
 from zklock.testing.demo.events import Event
 

@@ -8,7 +8,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -16,19 +16,15 @@ from typing import Any
 
 from kazoo.protocol.states import KeeperState
 
-from zklock._engine.callback_executor import CallbackExecutor, Calls
-from zklock._engine.ports import Transport
-from zklock._engine.runtime import Runtime
-from zklock._engine.timed_thread import Job, TimedThread
+from zklock._core.attempt import Pending
+from zklock._core.timers import Job
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
-from zklock._kazoo.channels import open_store
-from zklock._kazoo.client import Kazoo
-from zklock._kazoo.client_state import WireObserver
-from zklock._kazoo.gateway import GatewaySocket
-from zklock._kazoo.handler import Handler
-from zklock._kazoo.store import Results
-from zklock._recipes.effects import Batch
+from zklock._shell.callback_executor import CallbackExecutor, Calls
+from zklock._shell.client import Kazoo
+from zklock._shell.handler import IDLE, Handler
+from zklock._shell.socket import Sock
+from zklock._shell.timed_thread import TimedThread
 from zklock.errors import ZkLockError
 from zklock.testing.simulation.server import Link, SimulatedServer, linked
 
@@ -188,10 +184,8 @@ class Side:
         self.world = world
         self.number = number
         self.local = Tokens(self.stirs)
-        self.batches = Tokens(self.stirs)
         self.handler = SimulatedHandler(self)
         self.client: Kazoo = None
-        self.runtime = Runtime(self.now, self._thread, self._executor, self._store, self.limit)
         self.partitioned = False
         self.cut = False  # nothing passes
         self._session_id = 0
@@ -275,13 +269,15 @@ class Side:
 
     def _due_but_for_alarms(self) -> float:
         ping = math.inf if self.over else self.handler.ping_due
-        return min((ping, *(each.due for each in self._threads)))
+        return min((ping, self.handler.loop_due, *(each.due for each in self._threads)))
 
     def act(self) -> None:
         """Begin what is due."""
         now = self.now()
         if self.handler.ping_due <= now and not self.over:
             self.handler.ping()
+        if self.handler.loop_due <= now:
+            self.handler.wake()
         for thread in self._threads:
             if thread.due <= now:
                 thread.wake()
@@ -289,7 +285,8 @@ class Side:
 
     # Its threads.
 
-    def _thread(self, name: str, turn: Callable[[], float | None]) -> Any:
+    def thread(self, name: str, turn: Callable[[], float | None]) -> Any:
+        """Return a thread for timed work on this side's clock."""
         thread = _Thread(self, name, turn)
         self._threads.append(thread)
         return thread
@@ -312,18 +309,6 @@ class Side:
         """
         works = self._due_but_for_alarms() < math.inf or self.local.held() is not None
         return self.over and not self.cut and not works
-
-    def _store(
-        self,
-        client: Kazoo,
-        on_event: Callable[[str, str | None], None],
-        is_mine: Callable[[int], bool],
-        lock: AbstractContextManager[object],
-    ) -> _Store:
-        return _Store(self, open_store(client, on_event, is_mine, lock))
-
-    def _executor(self) -> Any:
-        return _Callers(self)
 
     # Its connection.
 
@@ -351,8 +336,7 @@ class Side:
         """Return what is not at rest on this side, if anything is. On the server's thread."""
         if self.over:
             return self.local.held()
-        what = self.local.held() or (None if self.cut else self.batches.held())
-        return what or self.handler.unrest(self.cut)
+        return self.local.held() or self.handler.unrest(self.cut)
 
 
 class _Thread:
@@ -432,46 +416,6 @@ class _Callers:
         self._inner.end()
 
 
-class _Store:
-    """Sends batches (see ``ports.Transport``); each holds a token until it is answered."""
-
-    def __init__(self, side: Side, inner: Transport) -> None:
-        self._side = side
-        self._inner = inner
-
-    def send_batch(
-        self, batch: Batch, done: Callable[[Results], None], awaited: bool = False
-    ) -> None:
-        back = self._side.batches.take("a request")
-
-        def on_reply(results: Results) -> None:
-            try:
-                done(results)
-            finally:
-                back()
-
-        try:
-            self._inner.send_batch(batch, on_reply)
-        except BaseException:
-            back()
-            raise
-
-    def hear(self, batch: Batch, seconds: float | None) -> bool:
-        return False  # a simulated network has no socket to read
-
-
-class _SimulatedSocket(GatewaySocket):
-    """What a simulated client has for its connection. ``rests``: nothing has come."""
-
-    rests = False
-
-    def _await_wake(self) -> None:
-        self.rests = True
-        self.state.side.stirs()  # type: ignore[attr-defined]
-        super()._await_wake()
-        self.rests = False
-
-
 class _SimulatedBell(Event):
     """What kazoo's connection thread waits for."""
 
@@ -491,14 +435,18 @@ class SimulatedHandler(Handler):
     its side's clock. kazoo's own limits, which go by the real clock, have no effect.
     """
 
-    _connection = _SimulatedSocket
+    on_real_clock = False
 
     def __init__(self, side: Side) -> None:
-        super().__init__()
         self._side = side
+        self.now = side.now
+        super().__init__()
+        self.limit = side.limit  # type: ignore[method-assign]
+        self.thread = side.thread  # type: ignore[method-assign]
+        self.session.limit, self.session.thread = side.limit, side.thread
         self._link: tuple[Link, Link] | None = None
-        self._current: _SimulatedSocket | None = None
-        self._asked_at = 0.0
+        self._current: Sock | None = None
+        self._rests = False  # the client's own thread waits
         self._backoffs = False  # the connection thread waits, and nothing has come
         self._drops = False  # the connection is about to be given up
         self._outside = False  # it waits for a way to the server
@@ -543,7 +491,7 @@ class SimulatedHandler(Handler):
         link = linked(self._side.now)
         self._adopt(link)
         self._link = link
-        self._current = self._connection(link[0], self, self._side.name, self._ask)
+        self._current = Sock(link[0], self, self._side.name, self._ask)
         self._side.stirs()
         return self._current
 
@@ -590,9 +538,30 @@ class SimulatedHandler(Handler):
 
     # For zklock.
 
-    def observe(self, observer: WireObserver) -> None:
-        """Report to ``observer`` from now on, by the clock of this side."""
-        super().observe(_Observer(self, observer))
+    def new_executor(self) -> Any:
+        """Return what runs callbacks, each with a token."""
+        return _Callers(self._side)
+
+    def read_for(self, pending: Pending[Any]) -> None:
+        """Leave the reading to the client's own thread: it is known when that rests."""
+
+    def _poll(self, seconds: float) -> list[tuple[int, int]]:
+        """Wait for as long as nothing wakes it: time passes elsewhere.
+
+        While the client is being stopped, look by the real clock, too: kazoo does not say when it
+        has closed a client whose session was lost before.
+        """
+        self._rests = True
+        self._side.stirs()
+        try:
+            return super()._poll(IDLE if self._stopping else math.inf)
+        finally:
+            self._rests = False
+
+    @property
+    def loop_due(self) -> float:
+        """When the client's own thread is to wake up."""
+        return self._due if self._rests and self._driving else math.inf
 
     def drop(self) -> None:
         """Break the present connection."""
@@ -603,25 +572,12 @@ class SimulatedHandler(Handler):
         """Return how long to wait for the server: it answers, unless this process is stalled."""
         return _PATIENCE
 
-    def asking(self, connection: Any, sent: float, resumes: bool) -> float:
-        """Note a handshake; return until when to wait for its answer."""
-        self._asked_at = self._side.now()
-        return super().asking(connection, sent, resumes)
-
-    def pinged(self, sent: float, answered: float) -> None:
-        """Ignore a ping of kazoo's: it was sent by the real clock."""
-
     # For the simulation.
 
     @property
     def side(self) -> Side:
         """The side that it belongs to."""
         return self._side
-
-    @property
-    def asked_at(self) -> float:
-        """When the newest handshake was sent, by the clock of this side."""
-        return self._asked_at
 
     @property
     def ping_due(self) -> float:
@@ -644,7 +600,7 @@ class SimulatedHandler(Handler):
         self._link[0].sent_at = now
         if not self._side.cut:
             self._side.world.server.ping(self._side.session_id)
-            super().pinged(now, now)
+            self.step(self.session.touched, now)
         elif self._unanswered:
             self.drop()
         else:
@@ -656,41 +612,18 @@ class SimulatedHandler(Handler):
         if link is None:
             return "no connection yet"
         ours, theirs = link
-        if not cut:
-            if theirs.over or ours.over:
-                return "a lost connection"
-            if ours.sent != theirs.received or theirs.sent != ours.received:
-                return "bytes under way"
-        if not self._outside and self.waiting:
-            return "requests to be sent"
+        under_way = ours.sent != theirs.received or theirs.sent != ours.received
         current = self._current
-        reads = current is not None and (not current.rests or current.pending() > 0)
-        if not self._backoffs or ((self._drops or reads) and not self._outside):
-            return "the connection's threads"
-        return None
-
-
-class _Observer(WireObserver):
-    """Hands the times of a side's clock on."""
-
-    def __init__(self, handler: SimulatedHandler, inner: WireObserver) -> None:
-        self._handler = handler
-        self._inner = inner
-
-    def at_stake(self) -> bool:
-        return self._inner.at_stake()
-
-    def on_ask(self, sent: float) -> None:
-        self._inner.on_ask(self._handler.asked_at)
-
-    def on_connect(self, sent: float, timeout: float) -> None:
-        self._inner.on_connect(self._handler.asked_at, timeout)
-
-    def on_ping(self, sent: float, answered: float) -> None:
-        self._inner.on_ping(sent, answered)
-
-    def on_close(self) -> None:
-        self._inner.on_close()
+        reads = (current is not None and current.pending() > 0) or self._drops
+        reasons = {
+            "a lost connection": not cut and (theirs.over or ours.over),
+            "bytes under way": not cut and under_way,
+            "requests to be sent": not self._outside and bool(self._wakes.ready),
+            "the client's own thread": not self._rests or self._due == -math.inf,
+            "a request": not (cut or self.session.link.idle),
+            "kazoo's thread": not self._backoffs or (reads and not self._outside),
+        }
+        return next((what for what, holds in reasons.items() if holds), None)
 
 
 def _on_loop() -> bool:

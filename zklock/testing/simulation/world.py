@@ -13,12 +13,11 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from zklock._engine.sessions import run_on
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._ground.numbers import check_number
-from zklock._kazoo.client import AnyClient
-from zklock._kazoo.connect import Client, connect, end
+from zklock._shell.client import AnyClient
+from zklock._shell.connect import Client, connect, end
 from zklock.testing.errors import ServerError
 from zklock.testing.simulation.server import SimulatedServer
 from zklock.testing.simulation.side import Alarms, Side, SimulatedHandler, World
@@ -150,7 +149,6 @@ class Simulation:
                 **{"handler": side.handler, "connection_retry": _RETRY, **kazoo_options},
             )
             side.client = client
-            run_on(client, side.runtime)
             self._stirs(side)
             self._settle()
         return client

@@ -12,7 +12,7 @@ import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from zklock._wire.codec import Acl
+from zklock.testing.zookeeper.codec import Acl
 from zklock.testing.zookeeper.messages import (
     Code,
     Perms,

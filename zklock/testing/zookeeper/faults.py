@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection
 
 from zklock._ground.numbers import check_int
-from zklock._wire.codec import REQUESTS, Op
+from zklock.testing.zookeeper.codec import REQUESTS, Op
 from zklock.testing.zookeeper.messages import (
     Auth,
     Ping,

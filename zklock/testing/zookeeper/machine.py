@@ -21,14 +21,14 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from zklock._ground.numbers import check_int
-from zklock._wire.codec import (
+from zklock.testing.zookeeper import acl
+from zklock.testing.zookeeper.acl import Identity
+from zklock.testing.zookeeper.codec import (
     EPHEMERAL,
     PING_XID,
     SEQUENTIAL,
     Op,
 )
-from zklock.testing.zookeeper import acl
-from zklock.testing.zookeeper.acl import Identity
 from zklock.testing.zookeeper.messages import (
     Answer,
     Auth,

@@ -11,8 +11,8 @@ import enum
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
-from zklock._wire import codec
-from zklock._wire.codec import Acl, Malformed, Op
+from zklock.testing.zookeeper import codec
+from zklock.testing.zookeeper.codec import Acl, Malformed, Op
 
 
 class Code(enum.IntEnum):

@@ -25,11 +25,11 @@ from typing import Any, ClassVar, Self, TypeVar
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.numbers import check_int, check_number
-from zklock._wire.codec import Malformed, Splitter
 from zklock.testing.errors import ServerError, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports, shut
 from zklock.testing.sessions import HasSession
 from zklock.testing.zookeeper import messages, words
+from zklock.testing.zookeeper.codec import Malformed, Splitter
 from zklock.testing.zookeeper.faults import ScriptedFault, Trouble
 from zklock.testing.zookeeper.machine import Machine, Rules
 from zklock.testing.zookeeper.messages import Message, Request

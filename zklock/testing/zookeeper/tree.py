@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from zklock._wire.codec import (
+from zklock.testing.zookeeper.codec import (
     Acl,
     Stat,
 )

@@ -1,0 +1,46 @@
+"""How a thread runs a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from zklock._core.attempt import Pending
+from zklock._core.script import A, Front
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def run(script: Callable[P, Coroutine[Any, Any, T]], /, *what: P.args, **options: P.kwargs) -> T:
+    """Call a script with these arguments, and run it to its end on this thread.
+
+    It is made and begun in one line: an interrupt in between would leave it never awaited.
+    """
+    try:
+        script(*what, **options).send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("a script for threads has awaited what does not block")
+
+
+class Blocking(Front):
+    """A thread waits by blocking."""
+
+    def hears(self) -> bool:
+        """Whether this thread may hear answers: it waits for them."""
+        return True
+
+    def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:
+        """Start an attempt."""
+        attempt.start(awaited=awaited)
+
+    async def finished(
+        self, answer: A, timeout: float | None, unheard: Callable[[A], object] | None = None
+    ) -> bool:
+        """Wait for the answer, at most ``timeout`` seconds. Return whether it has come."""
+        return answer.wait(timeout)
+
+
+BLOCKING = Blocking()

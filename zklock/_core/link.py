@@ -1,0 +1,250 @@
+"""A client's stream to its servers: requests in, results out. It has no socket, thread or clock.
+
+kazoo rides on it: kazoo's frames pass through as they are. Ours carry numbers from ``FIRST`` on, so
+that a reply tells whose it is. Numbers of ours are not used twice in the life of a client: a server
+that carries out a request of an earlier connection late cannot take it for a newer one.
+
+Three things hold:
+
+1. Replies come in the order of the requests. So a reply belongs to the oldest request that is due.
+2. A cut drops all that is due. So no reply is late.
+3. Nothing of ours goes out before kazoo has finished connecting, or behind its request to end the
+   session: ``serving`` says so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from kazoo.exceptions import EXCEPTIONS, APIError
+
+from zklock._core.wire import SETS_WATCH, Codec
+from zklock._recipes.effects import Failed, Request
+
+FIRST, _LAST = 1 << 30, (1 << 31) - 1
+LONGEST_FIRST = 4096
+"""The most bytes that the answer to a handshake may have; ZooKeeper sends 37."""
+
+_EVENT_XID, _PING_XID, _AUTH_XID = -1, -2, -4
+_CLOSE = -11
+_head = struct.Struct(">ii").pack
+_reply, _Reply = struct.Struct(">iqi").unpack_from, struct.Struct(">iiqi")
+_number = struct.Struct(">i").unpack_from
+_event, _EVENT = struct.Struct(">iii").unpack_from, 16
+_connected, _CONNECTED = struct.Struct(">iiqi").unpack_from, 20
+_asked = struct.Struct(">iii").unpack_from
+_HEAD = _Reply.size
+
+
+class Rider(Protocol):
+    """What is told of the stream."""
+
+    def connected_to(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
+        """Take the answer to a handshake; 0 milliseconds: the session has expired."""
+
+    def fired(self, kind: int, path: str) -> bool:
+        """Take the event of a watch; return whether anybody here watches the path."""
+
+    def pinged(self) -> None:
+        """Take the answer to kazoo's ping."""
+
+    def closing(self) -> None:
+        """Note that kazoo ends the session."""
+
+    def went_back(self, zxid: int) -> None:
+        """Note that the server is at an older transaction than was seen: its data were replaced."""
+
+    def warn(self, message: str, *details: object) -> None:
+        """Log a warning, once nobody waits."""
+
+
+class Flight:
+    """Requests that were sent back to back, and their results as they come."""
+
+    __slots__ = ("_done", "_left", "_results", "requests")
+
+    def __init__(
+        self, requests: Sequence[Request], done: Callable[[tuple[Any, ...]], None]
+    ) -> None:
+        self.requests = requests
+        self._done = done
+        self._results: list[Any] = [None] * len(requests)
+        self._left = len(requests)
+
+    def put(self, slot: int, result: Any) -> None:
+        """Take a result; call ``done`` with all of them if it is the last one."""
+        self._results[slot] = result
+        self._left -= 1
+        if not self._left:
+            self._done(tuple(self._results))
+
+
+class Broken(Exception):
+    """What has come cannot be of this stream: the connection is to be dropped."""
+
+
+class Link:
+    """The stream. ``out``: what is to be sent. ``inbox``: kazoo's frames that have come."""
+
+    def __init__(self, rider: Rider) -> None:
+        self.out: list[bytes] = []
+        self.inbox: deque[bytes] = deque()
+        self.serving = False
+        self.seen = 0  # the highest zxid of the session's replies
+        self._rider = rider
+        self._due: deque[tuple[Flight, int]] = deque()
+        self._xid = FIRST
+        self._buffer = b""
+        self._first = False
+        self._watched: set[bytes] = set()  # the paths that kazoo watches here
+        self._kazoos: deque[int] = deque()  # the numbers of its requests that are due
+        self._early: deque[bytes] = deque()  # answers to credentials
+
+    def opened(self) -> None:
+        """Begin with a new connection."""
+        self.cut()
+        self.inbox.clear()
+        self._buffer, self._first = b"", True
+
+    def cut(self) -> None:
+        """Drop what is due: the connection is over. Repeatable."""
+        self.serving = False
+        for each in (self._due, self._watched, self._kazoos, self._early):
+            each.clear()
+        self.out.clear()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of ours is due."""
+        return not self._due
+
+    # Towards the server.
+
+    def ask(self, codec: Codec, flight: Flight, most: int) -> None:
+        """Send the first so many of these requests back to back."""
+        for slot, request in enumerate(flight.requests[:most]):
+            body = codec.encode(request)
+            if isinstance(body, Failed):
+                flight.put(slot, body)
+                continue
+            self.out.append(_head(len(body) + 4, self._xid))
+            self.out.append(body)
+            self._due.append((flight, slot))
+            self._xid = self._xid + 1 if self._xid < _LAST else FIRST
+
+    def pass_on(self, frame: bytes) -> None:
+        """Send a frame of kazoo's; note the watch that it asks for."""
+        length, xid, opcode = _asked(frame)
+        if xid > 0 and opcode in SETS_WATCH and frame[-1]:
+            self._watched.add(frame[16 : 16 + _number(frame, 12)[0]])
+        elif length == 8 and opcode == _CLOSE:
+            self.serving = False
+            self._rider.closing()
+        if xid > 0 or xid == _AUTH_XID:
+            self._kazoos.append(xid)
+        self.out.append(frame)
+
+    # From the server.
+
+    def receive(self, codec: Codec, chunk: bytes) -> None:
+        """Take what has come; raises ``Broken``."""
+        data = self._buffer + chunk if self._buffer else chunk
+        at, size = 0, len(data)
+        while size - at >= 4:
+            end = at + 4 + _number(data, at)[0]
+            if end - at < _HEAD or (self._first and end - at > LONGEST_FIRST):
+                raise Broken(f"the server sent a frame of {end - at - 4} bytes")
+            if end > size:
+                break
+            self._frame(codec, data, at, end)
+            at = end
+        self._buffer = data[at:]
+
+    def _frame(self, codec: Codec, data: bytes, at: int, end: int) -> None:
+        if self._first:
+            self._first = False
+            self._answer_to_handshake(data, at, end)
+            return
+        xid, zxid, error = _reply(data, at + 4)
+        if xid >= FIRST:
+            self._note(zxid)
+            self._answer(codec, xid, error, data[at + _HEAD : end])
+        elif xid == _EVENT_XID:
+            self._fire(codec, data[at:end])
+        else:
+            if xid == _PING_XID:
+                self._note(zxid)
+                self._rider.pinged()
+            elif xid > 0:
+                self._note(zxid)
+            self._hand_on(xid, self._known(data[at:end], error))
+
+    def _hand_on(self, xid: int, frame: bytes) -> None:
+        """Hand a frame on to kazoo.
+
+        A server answers credentials at once, before older requests. kazoo would take that for the
+        answer to its oldest request. So it is held back until it is due.
+        """
+        due = self._kazoos
+        if xid == _AUTH_XID and due and due[0] != _AUTH_XID:
+            self._early.append(frame)
+            return
+        if xid > 0 and (not due or xid != due[0]):  # it would end kazoo's thread
+            raise Broken(
+                f"the server answered request {xid} instead of {due[0] if due else 'none'}"
+            )
+        self.inbox.append(frame)
+        if due and xid == due[0]:
+            due.popleft()
+        while self._early and due and due[0] == _AUTH_XID:
+            due.popleft()
+            self.inbox.append(self._early.popleft())
+
+    def _note(self, zxid: int) -> None:
+        if 0 < zxid < self.seen:
+            self._rider.went_back(zxid)
+            raise Broken("the server is at an older transaction")
+        self.seen = max(self.seen, zxid)
+
+    def _known(self, frame: bytes, error: int) -> bytes:
+        """Return kazoo's frame; an error that it does not know would end its thread."""
+        if error == 0 or error in EXCEPTIONS:
+            return frame
+        self._rider.warn("ZooKeeper answered with the unknown error code %s", error)
+        length, xid, zxid, _ = _Reply.unpack_from(frame)
+        return _Reply.pack(length, xid, zxid, APIError.code) + frame[_HEAD:]
+
+    def _answer(self, codec: Codec, xid: int, error: int, body: bytes) -> None:
+        due = len(self._due)
+        oldest = self._xid - due if self._xid - due >= FIRST else self._xid - due + FIRST
+        if not due or xid != oldest:
+            raise Broken(
+                f"the server answered request {xid} instead of {oldest if due else 'none'}"
+            )
+        flight, slot = self._due.popleft()
+        if error and error not in EXCEPTIONS:
+            self._rider.warn("ZooKeeper answered with the unknown error code %s", error)
+        flight.put(slot, codec.result(flight.requests[slot], error, body))
+
+    def _fire(self, codec: Codec, frame: bytes) -> None:
+        if len(frame) < _HEAD + _EVENT - 4:
+            raise Broken(f"the server sent an event of {len(frame)} bytes")
+        kind, _, length = _event(frame, _HEAD)
+        path = frame[_HEAD + 12 : _HEAD + 12 + length]
+        kazoos = path in self._watched
+        self._watched.discard(path)
+        known = path[len(codec.chroot.encode()) :].decode(errors="replace")
+        if not self._rider.fired(kind, known or "/") or kazoos:
+            self.inbox.append(frame)
+
+    def _answer_to_handshake(self, data: bytes, at: int, end: int) -> None:
+        if end - at < 4 + _CONNECTED:
+            raise Broken(f"the server sent a frame of {end - at - 4} bytes")
+        _, milliseconds, session_id, password = _connected(data, at + 4)
+        flag = at + 4 + _CONNECTED + max(0, password)
+        read_only = flag < end and data[flag] != 0
+        self.inbox.append(data[at:end])
+        self._rider.connected_to(milliseconds, session_id, read_only=read_only)
