@@ -11,7 +11,7 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, granted
-from zklock._recipes.effects import Pause
+from zklock._recipes.effects import Pause, Recipe
 from zklock._shell import handler as handler_module
 from zklock._shell.handler import Handler
 from zklock.testing import wait_for
@@ -182,6 +182,14 @@ class TestReaders:
         assert client.handler._reader is waiting
         assert not other.wait(0.01)
         other.cancel()
+
+    def test_who_has_an_outcome_as_it_begins_does_not_read(self, client: Any) -> None:
+        def nothing() -> Recipe[None]:
+            yield from ()
+
+        attempt = client.handler.session.attempt(nothing).start(awaited=True)
+        assert attempt.done
+        assert not client.handler.reads
 
     def test_a_wait_ends_in_time(self, client: Any, waiting: Any) -> None:
         assert not waiting.wait(0.01)

@@ -176,6 +176,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 self._mend()
             self._torn = True
             result = call(*what)
+            if self._reader is not None and self._reader.done:
+                self._listen(self._reader)
             if self.session.link.out:
                 self._flush()
             if self._due > -math.inf and (
@@ -397,7 +399,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             if self._reader is pending:
                 began = clock()
                 self._read(pending, LONGEST if timeout is None else min(LONGEST, timeout))
-                back()
+                if self._reader is pending:
+                    back()
                 left = None if timeout is None else timeout - (clock() - began)
             if not pending.done and (left is None or left > 0):
                 self._sleep(pending, left)
@@ -437,7 +440,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         try:
             if self._reader is pending:
                 self._read(pending, GLANCE / 1000)
-                back()
+                if self._reader is pending:
+                    back()
         except BaseException:
             self.post(back)
             self.wake()
