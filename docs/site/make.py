@@ -77,7 +77,7 @@ BELOW = {
         "docs/benchmarks",
         "docs/design",
     ],
-    "docs/index": ["ARCHITECTURE", "CONTRIBUTING", "SECURITY"],
+    "docs/index": ["findings/README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY"],
 }
 """Pages that the side lists below another one. A page that stands in no list ends the build."""
 
@@ -88,6 +88,7 @@ PAGES = (
     "SECURITY.md",
     "examples/README.md",
     "compose/README.md",
+    "findings/README.md",
 )
 LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 NAME_OF_A_TEST = re.compile(r"`(?:Test\w+::)?test_\w+`")
