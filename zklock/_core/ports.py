@@ -40,7 +40,7 @@ class Shell(Protocol):
         """Do what ``post`` does, and have that thread wake up."""
 
     def ready(self) -> None:
-        """Start the threads for callbacks; ``RuntimeError`` if they cannot be started."""
+        """Start the threads for callbacks; ``NoThread`` if they cannot be started."""
 
     def wake(self) -> None:
         """Have the client's own thread look what is due."""

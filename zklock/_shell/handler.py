@@ -127,9 +127,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         self._executor = self.new_executor()
         self._make_mutex()
         self.session = Session(self)
-        self.session.final = ClientClosed(
-            "the client is not started, or was stopped: call its start() first"
-        )
+        self.session.final = self.closed_error()
         _handlers.add(self)
 
     def _make_mutex(self) -> None:
@@ -391,8 +389,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             )
             self._reader = None
 
-    def wait(self, pending: Pending[Any], timeout: float | None) -> bool:
-        """Wait for an outcome; return whether there is one."""
+    def wait(self, pending: Pending[Any], timeout: float | None, *, sleeps: bool = True) -> bool:
+        """Wait for an outcome, first by reading; return whether there is one."""
         back = partial(self.step, self._listen, pending)
         try:
             left = timeout
@@ -402,13 +400,17 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 if self._reader is pending:
                     back()
                 left = None if timeout is None else timeout - (clock() - began)
-            if not pending.done and (left is None or left > 0):
+            if sleeps and not pending.done and (left is None or left > 0):
                 self._sleep(pending, left)
         except BaseException:
             self.post(back)
             self.wake()
             raise
         return pending.done
+
+    def glance(self, pending: Pending[Any]) -> bool:
+        """Return whether there is an outcome, or it comes within a moment."""
+        return self.wait(pending, GLANCE / 1000, sleeps=False)
 
     def _read(self, pending: Pending[Any], seconds: float) -> None:
         sock = self._sock
@@ -433,20 +435,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         # In turns: an interrupt may have struck the thread that was about to set the event.
         while not (pending.done or come.is_set()) and (rest := end - clock()) > 0:
             come.wait(min(rest, TURN))
-
-    def glance(self, pending: Pending[Any]) -> bool:
-        """Return whether there is an outcome, or it comes within a moment."""
-        back = partial(self.step, self._listen, pending)
-        try:
-            if self._reader is pending:
-                self._read(pending, GLANCE / 1000)
-                if self._reader is pending:
-                    back()
-        except BaseException:
-            self.post(back)
-            self.wake()
-            raise
-        return pending.done
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Let the system limit a wait; see ``ports.Shell.limit``."""
@@ -527,7 +515,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         return CallbackExecutor()
 
     def ready(self) -> None:
-        """Start the threads for callbacks; ``RuntimeError`` if they cannot be started."""
+        """Start the threads for callbacks; ``NoThread`` if they cannot be started."""
         self._executor.ready()
 
     def notify(self, calls: Calls) -> None:
@@ -548,7 +536,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     def closed_error(self) -> ClientClosed:
         """Return the error to raise when the client is closed."""
-        return ClientClosed("the client is not started, or was stopped: call its start() first")
+        return not_running()
 
     # kazoo's handler.
 
@@ -755,9 +743,12 @@ def closed_error(client: Any) -> ClientClosed | None:
     state = client.client_state
     if state is KeeperState.AUTH_FAILED:
         return ClientClosed("ZooKeeper refused the client's credentials: make a new client")
-    if state is KeeperState.CLOSED:
-        return ClientClosed("the client is not started, or was stopped: call its start() first")
-    return None
+    return not_running() if state is KeeperState.CLOSED else None
+
+
+def not_running() -> ClientClosed:
+    """Return the error for a client that has no session, and gets none by itself."""
+    return ClientClosed("the client is not started, or was stopped: call its start() first")
 
 
 class _Result(AsyncResult):  # type: ignore[misc]
