@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 
 from tests.at_once import at_once
 from zklock._core.handshake import unanswered
-from zklock._core.lease import HEARTBEATS, Lease, LeaseSettings
+from zklock._core.lease import HEARTBEATS, Lease
 
 TIMEOUT = 10.0
 DRIFT = 1 / 30
@@ -169,13 +169,6 @@ def test_without_a_proof_there_is_no_lease() -> None:
     assert lease.end == -math.inf
 
 
-def test_touches_that_cannot_be_seen_are_taken_as_often_as_they_must_come() -> None:
-    lease = Lease(TIMEOUT, idle=TIMEOUT / 3)
-    lease.proved(100.0)
-    lag = (0.9 - 2 / 3) * TIMEOUT
-    assert lease.end == pytest.approx(100.0 - lag - TIMEOUT / 3 + (1 - DRIFT) * TIMEOUT)
-
-
 @given(st.floats(0.0001, 1.0))
 def test_a_busy_client_is_not_remembered_request_by_request(gap: float) -> None:
     lease = Lease(TIMEOUT)
@@ -271,22 +264,6 @@ def test_the_lease_ends_before_a_session_whose_timeout_changes(data: st.DataObje
         assert lease.end <= server.expiry + 1e-9
 
 
-def test_a_lease_that_is_ended_is_over_until_the_next_proof() -> None:
-    lease = Lease(TIMEOUT)
-    lease.connected(0.0)
-    lease.proved(1.0)
-    assert lease.end > 1.0
-    lease.ends_now()
-    assert lease.end == -math.inf
-    lease.proved(2.0)
-    assert lease.end > 2.0
-
-
-def test_what_the_locks_of_a_client_share_unless_told_otherwise() -> None:
-    assert LeaseSettings() == LeaseSettings(session_timeout=None, fraction=2 / 3)
-    assert LeaseSettings(20.0, 0.5) == LeaseSettings(session_timeout=20.0, fraction=0.5)
-
-
 def test_one_who_reads_while_it_changes_sees_no_end_that_it_never_had() -> None:
     """It ends by 10 at each moment: first as a handshake is not answered, then for good."""
     lease = Lease(TIMEOUT)
@@ -312,6 +289,6 @@ def shortened(lease: Lease) -> Iterator[float]:
     lease.asked(10.0 - unanswered(TIMEOUT))
     lease.proved(10.0)
     yield lease.end
-    lease.ends_now()
+    lease._end = lease.end = -math.inf
     lease.connected(10.0)
     yield lease.end

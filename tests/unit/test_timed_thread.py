@@ -7,8 +7,6 @@ import threading
 import pytest
 
 from tests.fakes import no_thread
-from zklock._ground.clock import clock
-from zklock._shell import timed_thread
 from zklock._shell.timed_thread import TimedThread
 from zklock.testing import wait_for
 
@@ -90,32 +88,6 @@ def test_threads_that_start_at_once_are_one() -> None:
     assert most == 1
 
 
-def test_jobs_for_later_run_in_the_order_of_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
-    done = threading.Event()
-    worker = TimedThread("zklock-test", lambda: None)
-    now = clock()
-    with monkeypatch.context() as standing:
-        standing.setattr(timed_thread, "clock", lambda: now)
-        worker.after(0.06, lambda: ran.append("third"))
-        worker.after(0.02, lambda: ran.append("first"))
-        off = worker.after(0.03, lambda: ran.append("called off"))
-        worker.after(0.04, lambda: ran.append("second"))
-        worker.after(0.08, done.set)
-        off()
-    assert done.wait(SOON)
-    assert ran == ["first", "second", "third"]
-
-
-def test_what_was_called_off_keeps_no_thread() -> None:
-    threads: list[threading.Thread] = []
-    worker = TimedThread("zklock-test", lambda: threads.append(threading.current_thread()))
-    worker.after(1000.0, lambda: None)()
-    wait_for(lambda: threads, SOON)
-    threads[0].join(SOON)
-    assert not threads[0].is_alive()
-
-
 @pytest.mark.hazard("H27")
 def test_a_job_waits_for_a_thread_that_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -127,7 +99,7 @@ def test_a_job_waits_for_a_thread_that_cannot_be_started(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
         worker.later(lambda: ran.append(1))
-        worker.after(0.0, lambda: ran.append(2))
+        worker.later(lambda: ran.append(2))
         worker.wake()
         with pytest.raises(RuntimeError, match="new thread"):
             worker.ready()
@@ -135,17 +107,3 @@ def test_a_job_waits_for_a_thread_that_cannot_be_started(
     worker.later(done.set)
     assert done.wait(SOON)
     assert sorted(ran) == [1, 2]
-
-
-def test_jobs_that_were_called_off_do_not_pile_up() -> None:
-    ran: list[str] = []
-    done = threading.Event()
-    worker = TimedThread("zklock-test", lambda: None)
-    call_off = worker.after(3_600.0, lambda: ran.append("too early"))
-    for _ in range(1000):
-        worker.after(86_400.0, lambda: ran.append("called off"))()
-    worker.later(done.set)
-    assert done.wait(SOON)
-    assert ran == []
-    assert 0 < len(worker._later) <= timed_thread.FEW
-    call_off()

@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 
 from zklock._core.handshake import unanswered
 
@@ -49,45 +48,25 @@ _SPARSE = 80
 """Touches closer together than 1/80 of the timeout count as one: less than between heartbeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSettings:
-    """What all locks of one client share.
-
-    ``session_timeout`` is the timeout in seconds that the caller vouches for; ``None`` if it is to
-    be learnt. ``fraction`` is how much of the timeout one proof is good for.
-    """
-
-    session_timeout: float | None = None
-    fraction: float = DEFAULT_FRACTION
-
-
 class Lease:
     """When the belief in one session ends. All times are seconds of one clock.
 
     ``timeout`` is the shortest negotiated session timeout. ``fraction`` is how much of it one proof
-    gives. ``idle`` is for clients whose touches cannot be seen: the longest time that such a client
-    leaves the server without a touch. By default every touch is reported.
+    gives. Every touch is reported.
 
     ``end`` is until when the session may be believed to live. Any thread reads it, without a lock,
     so it is one number: what it is made of may change between two looks.
     """
 
-    def __init__(
-        self, timeout: float, fraction: float = DEFAULT_FRACTION, *, idle: float = math.inf
-    ) -> None:
+    def __init__(self, timeout: float, fraction: float = DEFAULT_FRACTION) -> None:
         self.timeout = timeout
         self.fraction = fraction
         self._end = -math.inf
         self._proof = -math.inf  # when the proof behind the end was sent
         self._cap = math.inf
-        self._idle = idle
         self._connected = -math.inf
         self._touches: deque[tuple[float, float]] = deque()
         self.end = -math.inf
-
-    def ends_now(self) -> None:
-        """End the lease: ignore all proofs so far."""
-        self._end = self.end = -math.inf
 
     def asked(self, sent: float) -> None:
         """Note a handshake sent at ``sent``: the server may have set a new timeout since then."""
@@ -127,7 +106,6 @@ class Lease:
         told = sent - self._lag
         known = max(
             self._connected,
-            told - self._idle,
             next((at for at, answered in reversed(self._touches) if answered <= told), -math.inf),
         )
         end = min(sent + self.fraction * self.timeout, known + (1 - _SLOW) * self.timeout)

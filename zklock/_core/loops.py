@@ -28,5 +28,4 @@ _checked = threading.local()
 _KAZOO_LOOPS = {
     ("kazoo.protocol.connection", "zk_loop"),
     ("kazoo.handlers.threading", "_thread_worker"),
-    ("zklock._core.gateway", "_read_on"),
 }

@@ -53,7 +53,3 @@ class Watchers:
         for attempt in due:
             self._paths[attempt] = self._paths.pop(attempt)
         return due
-
-    def everyone(self) -> list[Attempt[Any]]:
-        """Return all attempts that wait for an event."""
-        return list(self._paths)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 from zklock._core.session import Session
-from zklock._shell.timed_thread import Job
+from zklock._core.timers import Job
 
 
 class TaskQueue:

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
+import contextlib
 import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
 
+from zklock._core.timers import Job
 from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.records import log_fields
 
 log = logging.getLogger("zklock")
-
-Job: TypeAlias = Callable[[], object]
-
-FEW = 64
-"""So many jobs for later are not worth a look for those that were cancelled."""
-
-
-@dataclass(order=True, slots=True)
-class _Later:
-    """A job for a later time; ``job`` is ``None`` after it was cancelled."""
-
-    due: float
-    number: int
-    job: Job | None = field(compare=False)
 
 
 class TimedThread:
@@ -48,30 +32,13 @@ class TimedThread:
         self._name = name
         self._turn = turn
         # Not a Condition: an interrupt in the middle of entering one leaves it locked.
-        self._inbox: SimpleQueue[Job | _Later | None] = SimpleQueue()
-        self.post: Callable[[Job], object] = self._inbox.put
+        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
         self._runs: dict[None, object] = {}  # the thread that runs; setdefault() is one step
-        self._later: list[_Later] = []  # a heap, used only by that thread
-        self._most = FEW  # from so many on, those that were cancelled are taken out
-        self._numbers = count()
 
     def later(self, job: Job) -> None:
         """Run the job soon."""
         self._inbox.put(job)
         self._start()
-
-    def after(self, seconds: float, job: Job) -> Callable[[], object]:
-        """Run the job after ``seconds``; return a function that cancels it."""
-        later = _Later(clock() + seconds, next(self._numbers), job)
-        self._inbox.put(later)
-        self._start()
-
-        def call_off() -> None:
-            later.job = None
-            if None in self._runs:
-                self._inbox.put(None)  # the thread may have nothing else to wait for
-
-        return call_off
 
     def wake(self) -> None:
         """Call ``turn()`` now."""
@@ -99,7 +66,7 @@ class TimedThread:
         # Set here and not by the starter: an interrupt may strike the starter before it sets this.
         while self._runs.setdefault(None, me) is me:
             due: float | None = -math.inf
-            while due is not None or self._first() is not None or not self._inbox.empty():
+            while due is not None or not self._inbox.empty():
                 for job in self._jobs(math.inf if due is None else due):
                     self._guarded(job)
                     del job  # it may refer to what nobody else needs, and the next one be far off
@@ -111,36 +78,15 @@ class TimedThread:
     def _jobs(self, due: float) -> list[Job]:
         """Wait until there is something to do, or until ``due``; return the jobs."""
         jobs: list[Job] = []
-        first = self._first()
-        if first is not None:
-            due = min(due, first.due)
         pause = due - clock()
-        try:
-            timeout = None if pause > threading.TIMEOUT_MAX else max(0.0, pause)
+        timeout = None if pause > threading.TIMEOUT_MAX else max(0.0, pause)
+        with contextlib.suppress(Empty):
             while True:
                 job = self._inbox.get(timeout=timeout)
-                if isinstance(job, _Later):
-                    heapq.heappush(self._later, job)
-                    if len(self._later) > self._most:
-                        self._later = [later for later in self._later if later.job is not None]
-                        heapq.heapify(self._later)
-                        self._most = max(FEW, 2 * len(self._later))
-                elif job is not None:
-                    jobs.append(job)
-                timeout = 0.0
-        except Empty:
-            now = clock()
-            while (first := self._first()) is not None and first.due <= now:
-                job = heapq.heappop(self._later).job
                 if job is not None:
                     jobs.append(job)
-            return jobs
-
-    def _first(self) -> _Later | None:
-        """Return the first job for later that was not cancelled."""
-        while self._later and self._later[0].job is None:
-            heapq.heappop(self._later)
-        return self._later[0] if self._later else None
+                timeout = 0.0
+        return jobs
 
     @staticmethod
     def _guarded(call: Callable[[], object], otherwise: float | None = None) -> float | None:

@@ -223,12 +223,6 @@ class Side:
         """Let its clock jump to the present."""
         self._stood_still = None
 
-    def after(self, seconds: float, job: Job) -> Callable[[], None]:
-        """Run a job after so many seconds of its clock; return what cancels it."""
-        alarm = [job]
-        self._set_alarm(seconds, alarm)
-        return alarm.clear
-
     def _set_alarm(self, seconds: float, alarm: list[Job]) -> None:
         self.alarms.add(self._after(seconds), alarm)
         self.stirs()
@@ -365,11 +359,6 @@ class _Thread:
                 self._through.append(back)
 
         self._inner.later(run)
-
-    post = later
-
-    def after(self, seconds: float, job: Job) -> Callable[[], object]:
-        return self._side.after(seconds, partial(self.later, job))
 
     def wake(self) -> None:
         self._began = True
