@@ -374,3 +374,24 @@ def test_who_asks_when_it_is_done_is_told_outside_of_steps() -> None:
     attempt.wake_when_done(lambda: woken.append(world.shell.inside()))
     world.run()
     assert (told, woken) == ([False, False], [True, False])
+
+
+def test_who_asks_while_another_is_told_takes_nothing_from_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread brings the outcome, another one asks for it at that moment: both are told."""
+    world = World()
+    world.connect()
+    attempt = world.ask_for()
+    told: list[str] = []
+    later = attempt.session.later
+
+    def asks(job: Callable[[], object]) -> None:
+        later(job)
+        monkeypatch.setattr(attempt.session, "later", later)
+        attempt.when_done(lambda: told.append("second"))  # as another thread would
+
+    monkeypatch.setattr(attempt.session, "later", asks)
+    attempt.when_done(lambda: told.append("first"))
+    world.run()
+    assert sorted(told) == ["first", "second"]

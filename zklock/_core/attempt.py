@@ -120,10 +120,15 @@ class Pending(Generic[T]):
         return self
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call when there is an outcome, on the client's own thread; perhaps twice, if struck."""
-        self._calls.append(call)
+        """Call when there is an outcome, on the client's own thread; perhaps twice.
+
+        Only a step takes calls from the list. This thread may find the outcome just as a step
+        brings it, or an interrupt may strike that step: then the call is made twice.
+        """
+        if self._outcome is None:
+            self._calls.append(call)
         if self._outcome is not None:
-            self._tell()
+            self.session.later(call)
 
     def wake_when_done(self, wake: Callable[[], object]) -> None:
         """Call ``wake`` in the step that brings the outcome. It must not block or ask anything."""
