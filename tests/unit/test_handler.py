@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kazoo.exceptions import ConnectionClosedError
 
 import zklock
 from tests.contract.support import SOON, granted
@@ -237,3 +238,27 @@ def test_in_a_signal_handler_a_request_goes_out_soon(client: Any, awaited: bool)
 def done() -> Any:
     yield from ()
     return "done"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_what_a_signal_handler_raises_in_a_request_of_kazoos_leaves_it(
+    client: Any, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        monkeypatch.undo()
+        raise error
+
+    monkeypatch.setattr(client.handler._wakes, "_rouse", interrupted)
+    with pytest.raises(error):
+        client.exists_async("/")
+    assert client.exists("/") is not None
+
+
+def test_what_the_user_has_caught_before_is_not_raised_again(client: Any) -> None:
+    client.stop()
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        refused = client.exists_async("/")
+    with pytest.raises(ConnectionClosedError):
+        refused.get(SOON)

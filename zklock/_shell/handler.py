@@ -47,7 +47,7 @@ from zklock._ground import threads
 from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock._ground.events import TURN, Event
-from zklock._ground.interrupts import raised_by_the_call
+from zklock._ground.interrupts import may_be_interrupted, raised_by_the_call
 from zklock._ground.loss import LossReason
 from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.process import this_process
@@ -765,8 +765,20 @@ class _Result(AsyncResult):  # type: ignore[misc]
         super().set(value)
 
     def set_exception(self, exception: BaseException) -> None:
+        """Set the error; raise what a signal handler raised, if the caller has caught that.
+
+        kazoo takes whatever strikes as it wakes its connection thread for a closed connection. So
+        it swallows even ``KeyboardInterrupt``.
+        """
         self._among.discard(self._noted)
         super().set_exception(exception)
+        caught = sys.exc_info()[1]
+        if caught is None or caught is exception or not may_be_interrupted():
+            return
+        trace = caught.__traceback__
+        by_the_caller = trace is not None and trace.tb_frame is sys._getframe(1)
+        if by_the_caller and not isinstance(caught, AttributeError):  # it has no socket any more
+            raise caught
 
 
 class _End(BaseException):
