@@ -177,7 +177,6 @@ def starved(hosts: str, path: str, how: str) -> None:
     """Lose locks when no thread can be started any more."""
     faulthandler.dump_traceback_later(120, exit=True)
     client = zklock.connect(hosts, timeout=20.0)
-    idle = zklock.connect(hosts, timeout=20.0)
     told: list[int] = []
     hang = threading.Event()
 
@@ -195,20 +194,12 @@ def starved(hosts: str, path: str, how: str) -> None:
         assert client.connected
         with locks[0] as grant:  # the connection, the heartbeats and the lock go on
             grant.verify()
-    elif how == "stopped":
+    else:
         client.stop()
         wait_for(lambda: len(told) == len(locks), SOON, lambda: f"told of {told}")
-    else:
-        for lock in locks:
-            try:
-                zklock.Lock(idle, f"{lock.path}-idle").acquire(timeout=5.0)
-            except zklock.ZkLockError as error:
-                told.append(str(error).count("no threads can be started"))
-        assert not [name for name in children(idle, path) if name.endswith("-idle")]
     seen = sorted(told)
     hang.set()
     client.stop()
-    idle.stop()
     say(seen)
 
 

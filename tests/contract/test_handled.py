@@ -75,14 +75,6 @@ def test_all_are_told_where_no_thread_can_be_started(
 
 
 @pytest.mark.hazard("H27")
-def test_nothing_is_granted_without_the_threads_that_watch_over_it(
-    zklock_hosts: str, zklock_path: str
-) -> None:
-    refused = play("starved", hosts=zklock_hosts, path=zklock_path, how="refused")
-    assert refused == [1, 1, 1, 1]
-
-
-@pytest.mark.hazard("H27")
 def test_many_losses_at_once_start_few_threads(zklock_hosts: str, zklock_path: str) -> None:
     assert play("many", hosts=zklock_hosts, path=zklock_path, count=repeated(300, 100)) <= 32
 

@@ -60,9 +60,6 @@ class Shell:
     def later(self, job: Callable[[], object]) -> None:
         self.post(job)
 
-    def ready(self) -> None:
-        """There are threads."""
-
     def wake(self) -> None:
         """``World.run`` looks what is due."""
 

@@ -9,9 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from tests.at_once import at_once
 from tests.fakes import interrupted_starter, no_thread
-from zklock._shell import callback_executor as callers_module
 from zklock._shell.callback_executor import FEWEST, MOST, CallbackExecutor
 from zklock.testing import wait_for
 
@@ -31,7 +29,7 @@ def others() -> set[threading.Thread]:
 @pytest.fixture
 def callers(others: set[threading.Thread]) -> Iterator[CallbackExecutor]:
     made = CallbackExecutor()
-    made.ready()
+    made.start()
     yield made
     made.end()
     wait_for(lambda: crew() <= others, SOON, "its threads have ended")
@@ -60,14 +58,6 @@ def test_one_that_hangs_keeps_no_other_waiting(callers: CallbackExecutor) -> Non
     go.set()
 
 
-def test_those_who_ask_for_threads_at_once_get_the_same_ones(others: set[threading.Thread]) -> None:
-    for _ in range(100):
-        made = CallbackExecutor()
-        at_once(*[made.ready] * 4)
-        made.end()
-    wait_for(lambda: crew() <= others, SOON, "the threads of all have ended")
-
-
 def test_callbacks_do_not_see_the_variables_of_who_was_the_first(
     others: set[threading.Thread],
 ) -> None:
@@ -76,7 +66,7 @@ def test_callbacks_do_not_see_the_variables_of_who_was_the_first(
     variable = ContextVar[str | None]("variable", default=None)
     variable.set("of the first")
     made = CallbackExecutor()
-    made.ready()
+    made.start()
     made.run([lambda: seen.append(variable.get()), done.set])
     assert done.wait(SOON)
     made.end()
@@ -119,7 +109,7 @@ def test_all_are_called_where_no_thread_can_be_started(callers: CallbackExecutor
 @pytest.mark.usefixtures("no_more_threads")
 def test_that_none_can_be_started_is_known_beforehand() -> None:
     with pytest.raises(RuntimeError, match="new thread"):
-        CallbackExecutor().ready()
+        CallbackExecutor().start()
 
 
 def test_what_is_called_although_there_were_no_threads_waits_for_one(
@@ -132,7 +122,7 @@ def test_what_is_called_although_there_were_no_threads_waits_for_one(
         patch.setattr(threading.Thread, "start", no_thread)
         callers.run([done.set])
     assert "no thread can be started" in caplog.text
-    callers.ready()
+    callers.run([])
     assert done.wait(SOON)
     callers.end()
 
@@ -157,17 +147,17 @@ def test_an_interrupt_of_who_starts_a_thread_does_it_no_harm(
     others: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     callers, ends = CallbackExecutor(), threading.Semaphore(0)
-    serve = callers_module._Crew._serve
+    serve = CallbackExecutor._serve
 
-    def served(crew: callers_module._Crew, me: object, lasting: bool) -> None:
-        serve(crew, me, lasting)
+    def served(executor: CallbackExecutor, me: object, lasting: bool) -> None:
+        serve(executor, me, lasting)
         ends.release()
 
-    monkeypatch.setattr(callers_module._Crew, "_serve", served)
+    monkeypatch.setattr(CallbackExecutor, "_serve", served)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", interrupted_starter())
         with pytest.raises(KeyboardInterrupt):
-            callers.ready()
+            callers.start()
     done = threading.Event()
     callers.run([done.set])
     assert done.wait(SOON)
@@ -184,7 +174,7 @@ def test_nothing_is_forgotten_at_the_end() -> None:
     try:
         for _ in range(200):
             callers = CallbackExecutor()
-            callers.ready()
+            callers.start()
             told = threading.Semaphore(0)
             giving = threading.Thread(
                 target=lambda callers=callers, told=told: [

@@ -107,12 +107,7 @@ class Pending(Generic[T]):
         return True
 
     def start(self, *, awaited: bool = False) -> Self:
-        """Begin; return without waiting. ``awaited``: this thread waits for the outcome next.
-
-        Raises ``ZkLockError`` if a grant is asked for and its threads cannot be started.
-        """
-        if self.terms is not None:
-            self.session.ready(self.terms)
+        """Begin; return without waiting. ``awaited``: this thread waits for the outcome next."""
         if self.session.interrupted:
             self.session.later(partial(self.session.step, self._begin, False))
         else:

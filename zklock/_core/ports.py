@@ -39,9 +39,6 @@ class Shell(Protocol):
     def later(self, job: Job) -> None:
         """Do what ``post`` does, and have that thread wake up."""
 
-    def ready(self) -> None:
-        """Start the threads for callbacks; ``NoThread`` if they cannot be started."""
-
     def wake(self) -> None:
         """Have the client's own thread look what is due."""
 

@@ -33,7 +33,6 @@ from zklock._core.nodes import OwnNode, OwnNodes, asked_of
 from zklock._core.timers import Job, Timers
 from zklock._core.watches import Watchers
 from zklock._core.wire import Codec
-from zklock._ground import threads
 from zklock._ground.copy_error import copy_error
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.not_copyable import NotCopyable
@@ -65,7 +64,7 @@ from zklock._telemetry.events import (
     Proof,
     SessionEnded,
 )
-from zklock.errors import WouldDeadlock, ZkLockError
+from zklock.errors import WouldDeadlock
 
 if TYPE_CHECKING:
     from zklock._core.ports import Shell
@@ -204,20 +203,6 @@ class Session(NotCopyable):
             raise handler_error()
         if self.final is not None:
             raise copy_error(self.final)
-
-    def ready(self, terms: GrantOptions) -> None:
-        """Start the threads that call lost callbacks; ``ZkLockError`` if they cannot be started."""
-        if terms.grant._AWAITS:
-            return
-        try:
-            self.shell.ready()
-        except threads.NoThread as error:
-            raise ZkLockError(
-                f"{terms.lock_path}: cannot acquire: no threads can be started to watch the "
-                f"grant ({error}): raise the limit of processes or memory, or acquire before "
-                "the interpreter shuts down",
-                path=terms.lock_path,
-            ) from error
 
     def attempt(
         self,

@@ -187,7 +187,7 @@ class Codec:
             at = start + _int_at(body, at)[0]
             names.append(body[start:at].decode())
         stat = _stat_at(body, at)
-        return Listing(names, stat[0], stat[5], stat[2], stat[8])
+        return Listing(names, stat[0], stat[5], stat[8])
 
     def _carried_out(self, request: Transaction | Check, body: bytes) -> Failed | None:
         """Return the failure of the first operation that was refused; the others say so, too."""

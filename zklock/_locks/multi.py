@@ -50,11 +50,9 @@ class MultiGrant(MultiGrantBase[Grant], Entered):
 class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
     """Several locks, of any kinds and any clients, as one: all of them or none.
 
-    They are acquired in the order of their full paths (with the client's chroot): no two
-    ``MultiLock`` can deadlock. The same path twice raises ``ValueError``: in the constructor if the
-    clients name a server in common, else in ``acquire``. While it waits for one lock, it holds
-    those before it. Free locks are asked for back to back, in about one round trip; with
-    ``blocking=False``, one after the other.
+    They are acquired one after the other, in the order of their full paths (with the client's
+    chroot): no two ``MultiLock`` can deadlock. While it waits for one lock, it holds those before
+    it. The same path twice raises ``ValueError`` if the clients name a server in common.
 
     ``timeout``: seconds for all of them together, ``None`` for no limit. The timeouts of the locks
     do not count. ``on_lost(loss)``: called once, for the first lock that is lost. The callbacks of
@@ -62,10 +60,9 @@ class MultiLock(MultiBase[ThreadLock, MultiGrant], Enters[MultiGrant]):
 
     The object may be shared by threads.
 
-    *Not guaranteed:* that all are lost when one is. That the locks after one that is not free are
-    left alone: it may hold them for a moment. If two ensembles have the same full path,
-    the order between them is not guaranteed in two cases: that path is deleted and made again on
-    one of them, or the data of one ensemble are a copy of the other's. Use a ``timeout`` there.
+    *Not guaranteed:* that all are lost when one is. An order between locks with the same full path
+    on two ensembles: give them in the same order everywhere, or use a ``timeout``. That the same
+    path twice is found if the clients name the servers of one ensemble in different ways.
     """
 
     _GRANT = MultiGrant

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Generic, TypeVar
 
-from zklock._core.attempt import Attempt, Pending
+from zklock._core.attempt import Pending
 from zklock._core.callbacks import check_callbacks
 from zklock._core.contexts import LockContext
 from zklock._core.grant import GrantBase, Losable
@@ -19,9 +18,8 @@ from zklock._core.loops import check_thread
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.not_copyable import NotCopyable
-from zklock._locks.base import LockBase, limit_of, outcome
-from zklock._recipes import queries
-from zklock.errors import AcquireCancelled, AcquireTimeout, NoAnswer, NotHeld, ZkLockError
+from zklock._locks.base import LockBase, limit_of
+from zklock.errors import AcquireCancelled, AcquireTimeout, NotHeld, ZkLockError
 from zklock.token import FencingToken
 
 G = TypeVar("G", bound=GrantBase)
@@ -221,7 +219,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         self._locks = sorted(found, key=full_path)
         for lock, other in combinations(self._locks, 2):
             if full_path(lock) == full_path(other) and _one_ensemble(lock, other):
-                raise _twice(lock)
+                raise ValueError(f"{full_path(lock)}: given twice, which would deadlock")
         self._timeout = check_timeout(timeout)
         self._on_lost = on_lost
         self._cancels = object()  # another one after each cancel()
@@ -231,8 +229,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         """The paths of the locks, in the order in which they are acquired.
 
         With clients of different chroots, this is the order of the full paths. Locks with the same
-        full path on different ensembles stand in the order given. They are acquired in the order of
-        the transactions that made the paths.
+        full path on different ensembles stand in the order given.
         """
         return [lock.path for lock in self._locks]
 
@@ -257,20 +254,29 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
 
     async def _acquire(self, blocking: bool = True, timeout: float | None = None) -> M | None:
         limit = limit_of(blocking, timeout, self._timeout)
-        end = math.inf if limit is None else self._now() + limit if limit else None
+        end = math.inf if limit is None else self._now() + limit
         check_thread("acquire()")
-        cancels = self._cancels
+        check = partial(self._check_cancelled, self._cancels)
         while True:
-            call = _Call[L, M](end, cancels)
+            call = _Call[L, M]()
             try:
-                complete = await self._gather(call)
+                for lock in self._locks:
+                    check()
+                    wait = {"timeout": max(0.0, end - self._now())} if limit != 0 else {}
+                    # A cancel() after the last look has reached no pending acquire: so look once
+                    # more there.
+                    one = await lock._acquire(bool(wait), check=check, **wait)
+                    if one is None:
+                        break
+                    call.grants[lock] = one
+                complete = len(call.grants) == len(self._locks)
                 if complete and all(each.held for each in call.grants.values()):
-                    in_order = [call.grants[lock] for lock in self._locks]
-                    grant = call.grant = self._GRANT(self._locks, in_order, self._on_lost)
+                    grants = list(call.grants.values())
+                    grant = call.grant = self._GRANT(self._locks, grants, self._on_lost)
                     self._keep(grant)
                     return grant  # inside the try: an interrupt before the return must not miss it
                 self._undo(call)
-                if not complete and call.end != math.inf:
+                if not complete:
                     return None
             except BaseException:
                 try:
@@ -290,7 +296,6 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         """Give back what a call has acquired, which nobody has got. Repeatable; does not wait."""
         if call.grant is not None:
             call.grant._set_over()
-        self._undo_tries(call)
         while call.grants:
             lock, grant = next(reversed(call.grants.items()))
             if not lock._used_more(grant):
@@ -305,101 +310,13 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
             raise self._nothing_here()
         await grant._release()
 
-    async def _gather(self, call: _Call[L, M]) -> bool:
-        """Acquire all, in an order that is the same everywhere. Return whether it was in time."""
-        try:
-            order = await self._order(call)
-        except NoAnswer:
-            return False
-        if call.end is not None and len(order) > 1:
-            await self._try(call, order)
-        for lock in order[len(call.grants) :]:
-            if not await self._one(call, lock):
-                return False
-        return True
-
-    async def _order(self, call: _Call[L, M]) -> list[L]:
-        """Return the order to acquire in: the same everywhere, so that no two wait in a ring.
-
-        It is the order of the full paths. Two ensembles may have the same full path. Clients may
-        know their servers by different names, but the time at which each ensemble made that path
-        is the same for all clients. Raises ``NoAnswer`` if that is not known in time.
-        """
-        counted = Counter(map(full_path, self._locks))
-        order: dict[tuple[str, tuple[int, int]], L] = {}
-        for lock in self._locks:
-            path = full_path(lock)
-            birth = (0, 0)
-            if counted[path] > 1:
-                query = partial(queries.birth, lock.path)
-                limit = lock._session.moment if call.end is None else self._seconds_left(call)
-                birth = await lock._ask("acquire()", query, limit)
-            self._check_cancelled(call)
-            if order.setdefault((path, birth), lock) is not lock:
-                raise _twice(lock)
-        return [order[key] for key in sorted(order)]
-
-    async def _try(self, call: _Call[L, M], order: Sequence[L]) -> None:
-        """Ask for all at once, and keep those before the first that is not free.
-
-        Those behind that one are given back. So whoever waits for a lock holds none that comes
-        after it, and no two wait in a ring. An acquire that may not wait does not come here: two of
-        them could each find a lock of the other's, and both get nothing.
-        """
-        for lock in order:
-            lock._session.check_usable()
-            if lock._again() is not None:
-                break
-            _, attempt = lock._attempt(lock._options(), patient=False)
-            call.tries[lock] = attempt
-            lock._users[attempt] = None
-            self._check_cancelled(call)
-            lock._FRONT.begin(attempt)
-        began = self._now()
-        got: dict[L, Any] = {}
-        for lock, attempt in reversed(call.tries.copy().items()):  # the last answer comes last
-            limit = min(began + lock._session.moment - self._now(), self._seconds_left(call))
-            got[lock] = await outcome(lock._FRONT, attempt, max(0.0, limit))
-        for lock in order:
-            grant = got.get(lock)
-            if grant is None:
-                break
-            call.grants[lock] = grant
-            lock._keep(grant)
-            lock._users.pop(call.tries[lock], None)
-            del call.tries[lock]
-        self._undo_tries(call)
-
-    def _undo_tries(self, call: _Call[L, M]) -> None:
-        """Give back, without waiting, what was tried and is not kept. Repeatable."""
-        while call.tries:
-            lock, attempt = next(reversed(call.tries.items()))
-            lock._undo(attempt)
-            call.tries.popitem()
-
-    async def _one(self, call: _Call[L, M], lock: L) -> bool:
-        """Acquire one of the locks. Return whether it was in time."""
-        self._check_cancelled(call)
-        wait = {} if call.end is None else {"timeout": self._seconds_left(call)}
-        # A cancel() after the last look has reached no pending acquire: so look once more there.
-        check = partial(self._check_cancelled, call)
-        grant = await lock._acquire(bool(wait), check=check, **wait)
-        if grant is None:
-            return False
-        call.grants[lock] = grant
-        return True
-
     def _now(self) -> float:
         """Return the time of the clock that a whole call goes by: that of the first lock."""
         return self._locks[0]._session.now()
 
-    def _seconds_left(self, call: _Call[L, M]) -> float:
-        """Return how long a call that may wait goes on at most."""
-        return math.inf if call.end is None else max(0.0, call.end - self._now())
-
-    def _check_cancelled(self, call: _Call[L, M]) -> None:
+    def _check_cancelled(self, cancels: object) -> None:
         """Raise ``AcquireCancelled`` if ``cancel`` was called; maybe no lock was pending then."""
-        if self._cancels is not call.cancels:
+        if self._cancels is not cancels:
             raise AcquireCancelled(f"{self._named}: the acquire was cancelled", path=self.paths[0])
 
     def _nothing_here(self) -> NotHeld:
@@ -419,14 +336,8 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
 
 @dataclass(slots=True)
 class _Call(Generic[L, M]):
-    """One acquire of several locks, and what it has acquired, however it ends.
+    """What an acquire of several locks has acquired, however it ends."""
 
-    ``end``: the time at which it must end; ``None`` if it may not wait.
-    """
-
-    end: float | None
-    cancels: object
-    tries: dict[L, Attempt[Any]] = field(default_factory=dict)
     grants: dict[L, Any] = field(default_factory=dict)
     grant: M | None = None
 
@@ -447,7 +358,3 @@ def _one_ensemble(lock: LockBase[Any], other: LockBase[Any]) -> bool:
     """Whether two clients certainly use one ensemble: they have a server in common."""
     one, two = lock._session.client, other._session.client
     return one is two or not set(one.hosts).isdisjoint(two.hosts)
-
-
-def _twice(lock: LockBase[Any]) -> ValueError:
-    return ValueError(f"{full_path(lock)}: given twice, which would deadlock")

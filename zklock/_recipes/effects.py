@@ -254,14 +254,12 @@ class Listing:
     """Children, and the czxid of the parent: the epoch of the tokens.
 
     Several attempts may share one listing. ``changes`` counts every child that came or went since
-    the parent was made. ``made`` is when the parent was made, in milliseconds of the leader's
-    clock. ``size`` is that of the parent's own data, in bytes.
+    the parent was made. ``size`` is that of the parent's own data, in bytes.
     """
 
     names: list[str]
     epoch: int
     changes: int = 0
-    made: int = 0
     size: int = 0
 
     @cached_property

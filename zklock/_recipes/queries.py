@@ -19,7 +19,7 @@ from zklock._recipes.effects import (
     Sync,
 )
 from zklock._recipes.notes import Notes
-from zklock._recipes.steps import ask, is_, make_path
+from zklock._recipes.steps import ask, is_
 from zklock.token import FencingToken
 
 T = TypeVar("T")
@@ -89,19 +89,6 @@ def contenders(path: str, limit: int | None = None) -> Recipe[list[Contender]]:
     noted = listing.size and any(name.kind is names.Kind.LATCH for name, _ in there)
     notes = (yield from _notes(path)) if noted else None
     return describe(path, listing.epoch, there, notes)
-
-
-def birth(path: str) -> Recipe[tuple[int, int]]:
-    """Return when the node was made, as transaction and time; make it if it is missing.
-
-    Two ensembles do not make a node in the same transaction at the same time. The exception: one
-    ensemble was copied from the other.
-    """
-    while True:
-        _, listing = yield from ask((Sync(path), List(path)), Failure.MISSING)
-        if isinstance(listing, Listing):
-            return listing.epoch, listing.made
-        yield from make_path(path)
 
 
 def _notes(path: str) -> Recipe[Notes | None]:

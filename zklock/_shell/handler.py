@@ -449,6 +449,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         try:
             super().start()
             if self.step(self._drive):
+                self._executor.start()
                 threads.start(self._run, "zklock", self._driver)
         except BaseException:
             try:
@@ -513,10 +514,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     def new_executor(self) -> Any:
         """Return what runs callbacks."""
         return CallbackExecutor()
-
-    def ready(self) -> None:
-        """Start the threads for callbacks; ``NoThread`` if they cannot be started."""
-        self._executor.ready()
 
     def notify(self, calls: Calls) -> None:
         """Run users' callbacks, in order, on threads that exist for them. Takes no lock."""

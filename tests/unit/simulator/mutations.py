@@ -119,7 +119,7 @@ MUTATIONS = {
         Bend(
             CallbackExecutor,
             "run",
-            "crew.queue.put(calls)",
+            "self._queue.put(calls)",
             "for call in calls:\n"
             "    with contextlib.suppress(RuntimeError):\n"
             "        threads.start(call, 'call')\n"
@@ -304,7 +304,6 @@ MUTATIONS = {
     ),
     "a MultiLock acquires in the order given": Mutation(
         Bend(MultiBase, "__init__", "sorted(found, key=full_path)", "found"),
-        Bend(MultiBase, "_order", "sorted(order)", "order"),
         kind="several",
         found="left waiting",
     ),
@@ -312,7 +311,7 @@ MUTATIONS = {
         Bend(
             MultiBase,
             "_acquire",
-            "self._undo(call)\nif not complete and call.end != math.inf:\n    return None",
+            "self._undo(call)\nif not complete:\n    return None",
             "if not complete:\n    return None",
         ),
         kind="several",
@@ -352,11 +351,6 @@ MUTATIONS = {
         Bend(MultiGrantBase, "_give_all_back", "self._left = self._left[1:]", "self._left = ()"),
         kind="several",
         found="has given all back",
-    ),
-    "a MultiLock keeps what it has tried behind a lock that is not free": Mutation(
-        Bend(MultiBase, "_try", "self._undo_tries(call)", "pass"),
-        kind="several",
-        found="holds|left",
     ),
     "a semaphore's waiter does not give back what it has gathered": Mutation(
         Bend(

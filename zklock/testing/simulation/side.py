@@ -393,8 +393,8 @@ class _Callers:
         self._side = side
         self._inner = CallbackExecutor()
 
-    def ready(self) -> None:
-        self._inner.ready()
+    def start(self) -> None:
+        self._inner.start()
 
     def run(self, calls: Calls) -> None:
         back = self._side.local.take("a callback")
