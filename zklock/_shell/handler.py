@@ -29,6 +29,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections import deque
@@ -71,6 +72,9 @@ GLANCE = 1
 
 IDLE = 0.5
 """Seconds. The longest sleep while somebody may wait: a job may have been posted without a ring."""
+
+AFTER_ERROR = 0.05
+"""Seconds. The pause of the client's own thread after an error: it may come again."""
 
 _CHUNK = 262144
 _FOR_EVER = 1e6  # seconds
@@ -220,6 +224,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 self._turn()
             except Exception:
                 log.exception("the connection is dropped after an error", extra=log_fields())
+                time.sleep(AFTER_ERROR)
 
     def _goes_on(self, me: object) -> bool:
         if self._driver is not me:
