@@ -517,23 +517,21 @@ class Session(NotCopyable):
 
     def cut(self) -> None:
         """Note that the connection is lost; the session may live. Repeatable."""
-        served = self.link.serving
-        self.link.cut()
+        self._lapse()  # a grant that is over by now is lost, not suspended
+        if self.link.serving and self._id is not None:
+            grants = self._nodes.grants()
+            if subscriptions.hooks:
+                now = self.now()
+                emit.disconnected(self._id, grants, now, self._lease.end - now)
+            for grant in grants:
+                grant._suspended()
+        self.link.cut()  # after the telling: an interrupt may have it told twice, never not at all
         self._listings.clear()
         self._resuming.clear()
         self._heartbeat.forget()
         self._nodes.unwatch()
         for place in list(self.places.values()):
             place.cut()
-        self._lapse()  # a grant that is over by now is lost, not suspended
-        if not served or self._id is None:
-            return
-        grants = self._nodes.grants()
-        if subscriptions.hooks:
-            now = self.now()
-            emit.disconnected(self._id, grants, now, self._lease.end - now)
-        for grant in grants:
-            grant._suspended()
 
     def end(
         self, reason: LossReason, final: Exception | None = None, *, refused: bool = False

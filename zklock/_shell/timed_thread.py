@@ -93,5 +93,5 @@ class TimedThread:
         try:
             return call()  # type: ignore[return-value]
         except Exception:
-            log.exception("the session's thread continues after an error", extra=log_fields())
+            log.exception("a job has failed, and its thread goes on", extra=log_fields())
             return otherwise
