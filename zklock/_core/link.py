@@ -95,7 +95,7 @@ class Link:
         self.serving = False
         self.seen = 0  # the highest zxid of the session's replies
         self._rider = rider
-        self._due: deque[tuple[Flight, int]] = deque()
+        self._due: deque[tuple[int, Flight, int]] = deque()  # by number
         self._xid = FIRST
         self._buffer = b""
         self._first = False
@@ -132,7 +132,7 @@ class Link:
                 continue
             self.out.append(_head(len(body) + 4, self._xid))
             self.out.append(body)
-            self._due.append((flight, slot))
+            self._due.append((self._xid, flight, slot))
             self._xid = self._xid + 1 if self._xid < _LAST else FIRST
 
     def pass_on(self, frame: bytes) -> None:
@@ -169,18 +169,22 @@ class Link:
             self._answer_to_handshake(data, at, end)
             return
         xid, zxid, error = _reply(data, at + 4)
-        if xid >= FIRST:
-            self._note(zxid)
-            self._answer(codec, xid, error, data[at + _HEAD : end])
-        elif xid == _EVENT_XID:
+        if xid == _EVENT_XID:
             self._fire(codec, data[at:end])
-        else:
-            if xid == _PING_XID:
-                self._note(zxid)
-                self._rider.pinged()
-            elif xid > 0:
-                self._note(zxid)
-            self._hand_on(xid, self._known(data[at:end], error))
+            return
+        if xid > 0 or xid == _PING_XID:
+            if 0 < zxid < self.seen:
+                self._rider.went_back(zxid)
+                raise Broken("the server is at an older transaction")
+            self.seen = max(self.seen, zxid)
+        if error and error not in EXCEPTIONS:
+            self._rider.warn("ZooKeeper answered with the unknown error code %s", error)
+        if xid >= FIRST:
+            self._answer(codec, xid, error, data[at + _HEAD : end])
+            return
+        if xid == _PING_XID:
+            self._rider.pinged()
+        self._hand_on(xid, _known(data[at:end], error))
 
     def _hand_on(self, xid: int, frame: bytes) -> None:
         """Hand a frame on to kazoo.
@@ -203,30 +207,10 @@ class Link:
             due.popleft()
             self.inbox.append(self._early.popleft())
 
-    def _note(self, zxid: int) -> None:
-        if 0 < zxid < self.seen:
-            self._rider.went_back(zxid)
-            raise Broken("the server is at an older transaction")
-        self.seen = max(self.seen, zxid)
-
-    def _known(self, frame: bytes, error: int) -> bytes:
-        """Return kazoo's frame; an error that it does not know would end its thread."""
-        if error == 0 or error in EXCEPTIONS:
-            return frame
-        self._rider.warn("ZooKeeper answered with the unknown error code %s", error)
-        length, xid, zxid, _ = _Reply.unpack_from(frame)
-        return _Reply.pack(length, xid, zxid, APIError.code) + frame[_HEAD:]
-
     def _answer(self, codec: Codec, xid: int, error: int, body: bytes) -> None:
-        due = len(self._due)
-        oldest = self._xid - due if self._xid - due >= FIRST else self._xid - due + FIRST
-        if not due or xid != oldest:
-            raise Broken(
-                f"the server answered request {xid} instead of {oldest if due else 'none'}"
-            )
-        flight, slot = self._due.popleft()
-        if error and error not in EXCEPTIONS:
-            self._rider.warn("ZooKeeper answered with the unknown error code %s", error)
+        oldest, flight, slot = self._due.popleft() if self._due else _NONE
+        if xid != oldest:
+            raise Broken(f"the server answered request {xid} instead of {oldest or 'none'}")
         flight.put(slot, codec.result(flight.requests[slot], error, body))
 
     def _fire(self, codec: Codec, frame: bytes) -> None:
@@ -248,3 +232,15 @@ class Link:
         read_only = flag < end and data[flag] != 0
         self.inbox.append(data[at:end])
         self._rider.connected_to(milliseconds, session_id, read_only=read_only)
+
+
+def _known(frame: bytes, error: int) -> bytes:
+    """Return kazoo's frame; an error that it does not know would end its thread."""
+    if error == 0 or error in EXCEPTIONS:
+        return frame
+    length, xid, zxid, _ = _Reply.unpack_from(frame)
+    return _Reply.pack(length, xid, zxid, APIError.code) + frame[_HEAD:]
+
+
+_NONE = 0, Flight((), lambda _: None), 0
+"""What is due when nothing is."""

@@ -51,28 +51,18 @@ SYNC, GET_CHILDREN_2, CHECK, MULTI, CREATE_2 = 9, 12, 13, 14, 15
 SETS_WATCH = frozenset({EXISTS, GET_DATA, GET_CHILDREN, GET_CHILDREN_2})
 """Requests with a byte after the path that says whether they set a watch."""
 
-_OPCODES: dict[type, bytes] = {
-    Create: _int(CREATE_2),
-    Make: _int(CREATE_2),
-    List: _int(GET_CHILDREN_2),
-    WatchList: _int(GET_CHILDREN_2),
-    Watch: _int(GET_DATA),
-    Read: _int(GET_DATA),
-    Exists: _int(EXISTS),
-    WatchExists: _int(EXISTS),
-    Sync: _int(SYNC),
-    Write: _int(SET_DATA),
-    Delete: _int(DELETE),
-    Check: _int(MULTI),
-    Transaction: _int(MULTI),
+_CREATE, _MULTI = _int(CREATE_2), _int(MULTI)
+_OF_A_PATH: dict[type, tuple[bytes, bytes]] = {
+    List: (_int(GET_CHILDREN_2), _UNWATCHED),
+    WatchList: (_int(GET_CHILDREN_2), _WATCHED),
+    Watch: (_int(GET_DATA), _WATCHED),
+    Read: (_int(GET_DATA), _UNWATCHED),
+    Exists: (_int(EXISTS), _UNWATCHED),
+    WatchExists: (_int(EXISTS), _WATCHED),
+    Sync: (_int(SYNC), b""),
 }
-_TAILS: dict[type, bytes] = {
-    **dict.fromkeys((List, Read, Exists), _UNWATCHED),
-    **dict.fromkeys((Watch, WatchList, WatchExists), _WATCHED),
-    Sync: b"",
-}
-"""What follows the path."""
-_PARTS = {Delete: DELETE, Write: SET_DATA, Check: CHECK}
+"""Requests of a path alone: the opcode, and what follows the path."""
+_OPERATIONS: dict[type, int] = {Delete: DELETE, Write: SET_DATA, Check: CHECK}
 
 WATCHING = (Watch, WatchList, WatchExists)
 """Requests that set a watch."""
@@ -111,43 +101,45 @@ class Codec:
         self._acl = acl
         self.id = session_id
 
-    def _acls(self) -> bytes:
-        acl = self._acl()
-        return _acls(acl) if acl else _OPEN
-
-    def full(self, path: str) -> bytes:
-        """Return a path as the servers know it."""
-        return (self.chroot + path if path != "/" else self.chroot or path).encode()
-
     def encode(self, request: Request) -> bytes | Failed:
         """Return the opcode and the body; the failure of a request that no server would read."""
-        if isinstance(request, Make) and not self.full(request.path)[1:]:
-            request = Exists("/")  # the root is there, and may not be created
-        body = _OPCODES[type(request)] + self._body(request)
+        body = _ENCODERS[type(request)](self, request)
         return body if len(body) <= MAX_REQUEST else too_large(request, len(body))
 
-    def _body(self, request: Request) -> bytes:
-        if isinstance(request, Transaction | Check):
-            whole = request.operations if isinstance(request, Transaction) else (request,)
-            return self._transaction(whole)
-        if isinstance(request, Create):
-            path, data = self.full(request.prefix), _buffer(request.data)
-            return b"".join((_buffer(path), data, self._acls(), _EPHEMERAL_SEQUENTIAL))
-        if isinstance(request, Make):
-            return _buffer(self.full(request.path)) + _int(0) + self._acls() + _PERSISTENT
-        if isinstance(request, Delete | Write):
-            return self._operation(request)
-        return _buffer(self.full(request.path)) + _TAILS[type(request)]
+    def _path(self, path: str) -> bytes:
+        """Return the length of a path as the servers know it, and that path."""
+        known = (self.chroot + path if path != "/" else self.chroot or path).encode()
+        return _int(len(known)) + known
+
+    def _of_a_path(self, request: Any) -> bytes:
+        opcode, tail = _OF_A_PATH[type(request)]
+        return opcode + self._path(request.path) + tail
+
+    def _create(self, request: Create) -> bytes:
+        data = _buffer(request.data)
+        return self._created_as(request.prefix, data, _EPHEMERAL_SEQUENTIAL)
+
+    def _make(self, request: Make) -> bytes:
+        if request.path == "/" and not self.chroot:  # the root is there, and may not be created
+            return self._of_a_path(Exists("/"))
+        return self._created_as(request.path, _int(0), _PERSISTENT)
+
+    def _created_as(self, path: str, data: bytes, flags: bytes) -> bytes:
+        acl = self._acl()
+        return _CREATE + self._path(path) + data + (_acls(acl) if acl else _OPEN) + flags
+
+    def _one(self, request: Delete | Write) -> bytes:
+        return _int(_OPERATIONS[type(request)]) + self._operation(request)
 
     def _operation(self, request: Delete | Write | Check) -> bytes:
         data = _buffer(request.data) if isinstance(request, Write) else b""
-        return _buffer(self.full(request.path)) + data + _int(request.version)
+        return self._path(request.path) + data + _int(request.version)
 
-    def _transaction(self, operations: Sequence[Delete | Write | Check]) -> bytes:
+    def _several(self, request: Transaction | Check) -> bytes:
         parts: list[bytes] = []
-        for each in operations:
-            parts += _part(_PARTS[type(each)], False, -1), self._operation(each)
-        return b"".join((*parts, _END))
+        for each in _operations(request):
+            parts += _part(_OPERATIONS[type(each)], False, -1), self._operation(each)
+        return b"".join((_MULTI, *parts, _END))
 
     def result(self, request: Request, code: int, body: bytes) -> Any:
         """Return the result of a request, from the error code and the body of its reply."""
@@ -191,9 +183,8 @@ class Codec:
 
     def _carried_out(self, request: Transaction | Check, body: bytes) -> Failed | None:
         """Return the failure of the first operation that was refused; the others say so, too."""
-        operations = request.operations if isinstance(request, Transaction) else (request,)
         at = 0
-        for operation in operations:
+        for operation in _operations(request):
             kind, _, _ = _part_at(body, at)
             at += _PART
             if kind == SET_DATA:
@@ -209,6 +200,19 @@ class Codec:
         return None
 
 
+def _operations(request: Transaction | Check) -> Sequence[Delete | Write | Check]:
+    return request.operations if isinstance(request, Transaction) else (request,)
+
+
+_ENCODERS: dict[type, Callable[[Codec, Any], bytes]] = {
+    **dict.fromkeys(_OF_A_PATH, Codec._of_a_path),
+    Create: Codec._create,
+    Make: Codec._make,
+    Delete: Codec._one,
+    Write: Codec._one,
+    Check: Codec._several,
+    Transaction: Codec._several,
+}
 _DECODERS: dict[type, Callable[[Codec, Any, bytes], Any]] = {
     Create: Codec._created,
     List: Codec._listed,
