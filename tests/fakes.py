@@ -759,7 +759,7 @@ class Client(NoSession):
         request, flight, slot = self._due.popleft()
         if isinstance(request, Create | Exists) and isinstance(result, Node) and result.mine:
             self._own.add(result.path)
-        flight.put(slot, result)
+        flight.set_result(slot, result)
 
     def _lose(self, which: Callable[[FakeGrant], bool]) -> None:
         for grant in self.server.grants:

@@ -50,7 +50,7 @@ def test_an_interpreter_that_cannot_poll_is_named(monkeypatch: pytest.MonkeyPatc
 def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_closed() -> None:
     handler = Handler()
     handler.session_timeout = 600.0  # whatever this machine does meanwhile, it is not over
-    first = handler.turn()
+    first = handler.per_server_timeout()
     assert 0 < first < handler.session_timeout / 3
     for _ in range(3):
         pair = Pair(handler)
@@ -58,12 +58,12 @@ def test_a_server_is_waited_for_longer_where_all_were_silent_but_not_where_they_
         pair.hear()
         assert pair.socket.recv(1) == b""
         pair.close()
-        assert handler.turn() == first
+        assert handler.per_server_timeout() == first
     handler.session_timeout = 0.6
-    first = handler.turn()
+    first = handler.per_server_timeout()
     pair = Pair(handler)
     assert handler.select([pair.socket], [], [], 5) == ([], [], [])
-    assert handler.turn() == 2 * first
+    assert handler.per_server_timeout() == 2 * first
     pair.close()
 
 

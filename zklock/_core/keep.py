@@ -284,7 +284,7 @@ class Place:
                 self._forget(kept)
                 self._leave_queue(kept)
             elif not (kept.sure and self.session.prompt and self._hand(kept)):
-                self._see_to_idle(kept)
+                self._watch_then_set_timer(kept)
         if not self._waiters:
             contender, self._contender = self._contender, None
             if contender is not None:
@@ -295,7 +295,7 @@ class Place:
             contender.when_done(partial(self.session.step, self._over, contender))
             contender._begin(False)
 
-    def _see_to_idle(self, kept: Kept) -> None:
+    def _watch_then_set_timer(self, kept: Kept) -> None:
         """Have the queue watched, and the time that it may be idle."""
         if kept.looks is None:
             watch = partial(watch_queue, kept.claim.path, partial(self._alone, kept))

@@ -74,7 +74,7 @@ class Flight:
         self._results: list[Any] = [None] * len(requests)
         self._left = len(requests)
 
-    def put(self, slot: int, result: Any) -> None:
+    def set_result(self, slot: int, result: Any) -> None:
         """Take a result; call ``done`` with all of them if it is the last one."""
         self._results[slot] = result
         self._left -= 1
@@ -128,7 +128,7 @@ class Link:
         for slot, request in enumerate(flight.requests[:most]):
             body = codec.encode(request)
             if isinstance(body, Failed):
-                flight.put(slot, body)
+                flight.set_result(slot, body)
                 continue
             self.out.append(_head(len(body) + 4, self._xid))
             self.out.append(body)
@@ -211,7 +211,7 @@ class Link:
         oldest, flight, slot = self._due.popleft() if self._due else _NONE
         if xid != oldest:
             raise Broken(f"the server answered request {xid} instead of {oldest or 'none'}")
-        flight.put(slot, codec.result(flight.requests[slot], error, body))
+        flight.set_result(slot, codec.result(flight.requests[slot], error, body))
 
     def _fire(self, codec: Codec, frame: bytes) -> None:
         if len(frame) < _HEAD + _EVENT - 4:

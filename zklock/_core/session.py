@@ -381,7 +381,7 @@ class Session(NotCopyable):
             self._list(request)
         (result,) = results
         for flight, slot in now:
-            flight.put(slot, result.for_another() if isinstance(result, Failed) else result)
+            flight.set_result(slot, result.for_another() if isinstance(result, Failed) else result)
 
     def _note_leaving(self, request: Any) -> None:
         operations = request.operations if isinstance(request, Transaction) else (request,)

@@ -175,7 +175,7 @@ class LockBase(NotCopyable, LockContext[G]):
             if await self._FRONT.finished(attempt, limit, abandon_made):
                 grant = attempt.result()
             else:
-                grant = await late(self._FRONT, attempt)
+                grant = await give_up_or_result(self._FRONT, attempt)
             self._users.pop(attempt, None)
             if grant is None:
                 self._holdings().asked = entry
@@ -478,10 +478,10 @@ async def outcome(front: Front, attempt: Attempt[R | None], limit: float | None)
     """Wait for the outcome; ``None`` after the limit, even if a grant is on its way."""
     if await front.finished(attempt, limit, abandon_made):
         return attempt.result()
-    return await late(front, attempt)
+    return await give_up_or_result(front, attempt)
 
 
-async def late(front: Front, attempt: Attempt[R | None]) -> R | None:
+async def give_up_or_result(front: Front, attempt: Attempt[R | None]) -> R | None:
     """Return ``None``, as the limit is over, unless it is too late to give up."""
     if attempt.cancel():
         return None

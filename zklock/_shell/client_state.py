@@ -79,7 +79,7 @@ class ClientState:
         """Note a handshake that is about to be sent; return until when to wait for its answer."""
         self.newest = connection
         self.step(self.session.asked, self.now(), resumes)
-        until = clock() + self.turn()
+        until = clock() + self.per_server_timeout()
         return until if self._start_by is None else min(until, self._start_by)
 
     def connected_in(self, timeout: float, resumed: bool) -> None:
@@ -255,6 +255,6 @@ class ClientState:
         """Note that a server did not answer in its time."""
         self._sweep.was_silent()
 
-    def turn(self) -> float:
+    def per_server_timeout(self) -> float:
         """Return how long to wait for an answer of the server that is tried now, in seconds."""
         return self._sweep.to_answer(self.session_timeout or self._wanted, self.servers)

@@ -568,7 +568,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             self._wanted = timeout
             if not self._sweep.takes((server, address[0]), self.servers):
                 raise ConnectionRefusedError(errno.EAGAIN, "it has just failed: others are tried")
-            timeout, answer_within = self._within(timeout), self.turn()
+            timeout, answer_within = self._within(timeout), self.per_server_timeout()
             if self.obtain_ticket is not None:
                 self._obtain_ticket(self.obtain_ticket, server, host)
         another = partial(

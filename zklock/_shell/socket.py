@@ -171,7 +171,7 @@ class Sock:
         """
         if self._another is None:
             return True
-        limit = self._handler.turn()
+        limit = self._handler.per_server_timeout()
         try:
             with self._another(timeout=limit) as sock:
                 sock.settimeout(limit)

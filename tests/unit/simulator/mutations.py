@@ -710,7 +710,7 @@ MUTATIONS = {
         quick=False,
     ),
     "an idle node stays for as long as another lock keeps it": Mutation(
-        Bend(Place, "_see_to_idle", "end < kept.timed", "kept.timed == math.inf"),
+        Bend(Place, "_watch_then_set_timer", "end < kept.timed", "kept.timed == math.inf"),
         kind=KEPT,
         found="stays for too long",
         quick=False,

@@ -557,7 +557,7 @@ class SimulatedHandler(Handler):
         self._drops = True
         super().drop()
 
-    def turn(self) -> float:
+    def per_server_timeout(self) -> float:
         """Return how long to wait for the server: it answers, unless this process is stalled."""
         return _PATIENCE
 
