@@ -38,7 +38,3 @@ def test_another_one_has_a_source_in_each_statement_or_above_them(peer: str) -> 
 @pytest.mark.parametrize("peer", PEERS)
 def test_another_one_is_the_better_choice_somewhere(peer: str) -> None:
     assert peer in OWN_WORDS or re.search(r"^- \*Choose (it|them)\* ", PEERS[peer], re.MULTILINE)
-
-
-def test_all_that_were_promised_are_compared() -> None:
-    assert len(PEERS) == 9

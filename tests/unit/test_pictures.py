@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 from pathlib import Path
@@ -58,31 +57,8 @@ def test_a_table_of_figures_is_as_measured(name: str) -> None:
     assert found[2] == figures.TABLES[name](), "run: python docs/site/pictures.py"
 
 
-def test_a_table_and_a_plot_follow_what_was_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for file in figures.RESULTS.glob("*.json"):
-        (tmp_path / file.name).write_text(file.read_text())
-    monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    told = figures.measured("fencing")
-    told["day"] = "1999-12-31"
-    told["figures"]["file, durable"] = {"unguarded": 100.0, "guarded": 123.0}
-    (tmp_path / "fencing.json").write_text(json.dumps(told))
-    drawn, table = pictures.DRAWN["bench-fencing"]().svg(), figures.TABLES["fencing"]()
-    assert "| file, durable | 100 | 123 | 1.23 |" in table
-    assert ">1.23<" in drawn
-    assert "1999-12-31" in drawn
-    assert "1999-12-31" in table
-
-
 def test_a_state_machine_shows_all_states_and_all_steps_that_change_them() -> None:
     words = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", pictures.DRAWN["life"]().svg()))
     for (state, event), after in grant_state.TABLE.items():
         if state is not after:
             assert all(re.search(rf"\b{each.value}\b", words) for each in (state, event, after))
-
-
-def test_words_that_do_not_fit_are_refused() -> None:
-    picture = pictures.Picture(100, "a picture", "")
-    with pytest.raises(ValueError, match="no room"):
-        picture.text(400, 50, "far too many words for what is left")

@@ -152,6 +152,10 @@ def test_the_reference_names_what_can_be_called_and_read(package: str) -> None:
     module = importlib.import_module(package)
     pages = "\n".join((DOCS / page).read_text() for page in ("reference.md", "errors.md"))
     words = set(re.findall(r"\w+", " ".join(pages.split("`")[1::2])))
+    front = "aio." if package == "zklock.aio" else ""
+    public = [name for name in module.__all__ if name != "__version__"]
+    assert [name for name in public if f"`{front}{name}" not in pages] == []
+    assert all(getattr(module, name).__doc__ for name in public)
     classes = {name: getattr(module, name) for name in module.__all__ if name not in KAZOOS}
     missing = [
         f"{name}.{member}"

@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import zklock
 from zklock import errors
 from zklock._core import failures
@@ -228,61 +226,3 @@ def test_no_entry_stands_outside_of_an_item() -> None:
 def test_every_way_to_turn_a_client_away_has_an_entry() -> None:
     assert {each.what for each in refusals.CLOSING | {refusals.NO_SASL}} <= all_texts()
     assert all(each.todo for each in refusals.CLOSING)
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("…: no mark at …", "…: no mark at …, and every write is refused"),
-        ("no more of this, …", "no more of this, as it is over"),
-    ],
-)
-def test_an_entry_may_leave_out_the_end_of_a_message(entry: str, message: str) -> None:
-    assert begins(entry, message)
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("no more of this", "no more of this, as it is over"),
-        ("no more of th…", "no more of this, as it is over"),
-        ("…: no more …", "…: no more of this"),
-        ("no more of that …", "no more of this, as it is over"),
-    ],
-)
-def test_what_does_not_begin_a_message(entry: str, message: str) -> None:
-    assert not begins(entry, message)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ('raise NoAnswer(f"{path}: none in {limit:g} s")', "…: none in … s"),
-        ('raise zklock.ZkLockError("one " "two")', "one two"),
-        ('log.warning("%s and %.3g", 1, 2)', "… and …"),
-        ('log.error("one: " + ("two" if it else "three"))', "one: …"),
-        ('self.post(partial(log.error, "%s and two", one))', "… and two"),
-        ('self.session.warn("one and %s", two)', "one and …"),
-        ('warnings.warn(f"no {path}", stacklevel=3)', "no …"),
-        ('error.add_note(f"moreover: {loss}")', "moreover: …"),
-        ('log.error("%s", stuck)', None),
-        ('raise ValueError("a wrong argument")', None),
-        ('parser.error("a wrong argument")', None),
-    ],
-)
-def test_what_is_a_message(source: str, message: str | None) -> None:
-    found = set(messages_of(ast.parse(source), "_core/session.py"))
-    assert {each for each in found if says_something(each)} == ({message} if message else set())
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ('say("ls", f"no {path}")', "zklock ls: no …"),
-        ('say(command, "no path")', "zklock …: no path"),
-        ('say(None, f"{path}: none")', "zklock: …: none"),
-        ('print("no path", file=sys.stderr)', "no path"),
-    ],
-)
-def test_what_is_a_message_of_a_command(source: str, message: str) -> None:
-    assert set(messages_of(ast.parse(source), "cli/list.py")) == {message}
