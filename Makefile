@@ -119,8 +119,9 @@ else
 	$(BIN)/python -m tests.unit.simulator $(ARGS)
 endif
 
-mutants: $(MUTATING)  ## small faults in the core, one at a time: which do unit tests notice? ARGS="lease names" for some modules
-	$(BIN)/python -m tests.mutants $(ARGS)
+mutants: $(MUTATING)  ## small faults in the core, one at a time: which do unit tests notice? ARGS="zklock._core.lease.*" for some
+	$(BIN)/mutmut run $(ARGS)
+	@$(BIN)/mutmut results | sed -n 's/: survived$$//p' | xargs -rn 1 $(BIN)/mutmut show
 
 bench: zookeeper  ## locks and guards against their peers, as ratios; a worker pool
 	$(BIN)/python -m tests.bench.bench_lock
@@ -151,7 +152,7 @@ findings:  ## what others' software does that one guesses wrong: all scripts of 
 	done; exit $$failed
 
 clean:  ## remove what these targets have made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .zookeeper build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .zookeeper build dist mutants *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEMO): setup.cfg setup.py pyproject.toml zklock/_version.py .ci/venv
@@ -169,5 +170,5 @@ $(READY): setup.cfg setup.py pyproject.toml zklock/_version.py .ci/venv
 	@touch $(CHECK) $@
 
 $(MUTATING): $(READY)
-	$(BIN)/python -m pip install -q --disable-pip-version-check 'cosmic-ray >= 8.7, < 9'
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'mutmut >= 3.8, < 4'
 	@touch $@
