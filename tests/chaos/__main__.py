@@ -78,9 +78,6 @@ def main() -> int:
     parser.add_argument("--tick-time", type=int, default=500, metavar="MILLISECONDS")
     parser.add_argument("--sync-limit", type=int, default=10, metavar="TICKS")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument(
-        "--pace", type=float, default=1.0, metavar="TIMES", help="all pauses longer"
-    )
     parser.add_argument("--upgrade", metavar="JARS", help="of a release for each server in turn")
     parser.add_argument("--earlier", action="store_true", help="half are of the release before")
     parser.add_argument("--folder", type=Path, help="for the histories; by default a new one")
@@ -104,7 +101,6 @@ def main() -> int:
             tick_time=chosen.tick_time,
             sync_limit=chosen.sync_limit,
             workers=chosen.workers,
-            pace=chosen.pace,
             upgrade=chosen.upgrade,
             earlier=chosen.earlier,
         )

@@ -53,7 +53,6 @@ class Kind:
     longest: float
 
 
-KILL = Kind("kill worker", Track.WORKERS, 2, 0.1, 1)
 KINDS: Sequence[Kind] = (
     Kind("kill leader", Track.SERVERS, 3, 0.1, 2),
     Kind("kill follower", Track.SERVERS, 2, 0.1, 2),
@@ -74,7 +73,7 @@ KINDS: Sequence[Kind] = (
     Kind("hold", Track.CLIENTS, 3, 0.2, 2),
     Kind("delete holder's node", Track.CLIENTS, 2, 0, 0),
     Kind("delete empty lock", Track.CLIENTS, 2, 0.2, 0.5),
-    KILL,
+    Kind("kill worker", Track.WORKERS, 2, 0.1, 1),
     Kind("pause worker", Track.WORKERS, 3, 0.3, 3),
     Kind("blink worker", Track.WORKERS, 3, 0.02, 0.3),
 )
@@ -98,21 +97,17 @@ class Fault:
     degree: float
 
 
-def schedule(seed: str, track: Track, session: float, pace: float = 1.0) -> Iterator[Fault]:
-    """Yield the faults of a track without end, the same for the same seed.
-
-    ``pace``: the times between them are so many times as long, and if they are longer at all, no
-    worker is killed.
-    """
+def schedule(seed: str, track: Track, session: float) -> Iterator[Fault]:
+    """Yield the faults of a track without end, the same for the same seed."""
     dice = random.Random(f"{seed}/{track.value}")
-    kinds = [kind for kind in KINDS if kind.track is track and not (pace > 1 and kind == KILL)]
+    kinds = [kind for kind in KINDS if kind.track is track]
     weights = [kind.weight for kind in kinds]
     at = dice.uniform(1, 3)
     while True:
         kind = dice.choices(kinds, weights)[0]
         seconds = session * dice.uniform(kind.shortest, kind.longest)
         yield Fault(at, kind, seconds, dice.random(), dice.random())
-        at += seconds + pace * session * dice.uniform(0.2, 2)
+        at += seconds + session * dice.uniform(0.2, 2)
 
 
 class Workers(Protocol):
@@ -146,7 +141,6 @@ class Victims:
     locks: Sequence[str]
     upgrade: Callable[[int], None] | None = None
     upgrades: Sequence[float] = ()
-    pace: float = 1.0
 
 
 class Nemesis:
@@ -218,7 +212,7 @@ class Nemesis:
         try:
             upgrades = enumerate(self._victims.upgrades if track is Track.SERVERS else ())
             due = next(upgrades, None)
-            for fault in schedule(self._seed, track, self._session, self._victims.pace):
+            for fault in schedule(self._seed, track, self._session):
                 if self._over.wait(max(0.0, self._begun + fault.at - clock())):
                     return
                 if due is not None and clock() - self._begun >= due[1]:

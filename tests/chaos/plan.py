@@ -60,18 +60,15 @@ def turns(
     may_close: bool,
     favourite: int | None = None,
     spared: Collection[int] = (),
-    pace: float = 1.0,
 ) -> Iterator[Turn]:
     """Yield turns without end, the same for the same seed.
 
     Half of them are on the ``favourite`` lock, if there is one; few are on those that are
     ``spared``.
     Every fourth lock is held long, so that faults find a holder; the others change hands quickly.
-    Few turns are on a lock that is held long: else all would soon wait for those. ``pace``: the
-    pauses are so many times as long, and if they are longer at all, no process ends itself.
+    Few turns are on a lock that is held long: else all would soon wait for those.
     """
     dice = random.Random(seed)
-    crashes = 0.3 if pace == 1 else 0
     weights = [1.0 if _is_held_long(lock) else 3.0 for lock in range(locks)]
     for lock in spared:
         weights[lock] = 0.2
@@ -88,7 +85,7 @@ def turns(
                 dice.choices(tuple(Step), (30, 20, 15, 10, 25), k=dice.randint(1, 4 if long else 3))
             ),
             rest=dice.uniform(0.05, 0.5) * session if long else dice.uniform(0, 0.02),
-            ending=dice.choices(tuple(Ending), (92, 5, 3 if may_close else 0, crashes))[0],
-            pause=pace * dice.expovariate(15),
+            ending=dice.choices(tuple(Ending), (92, 5, 3 if may_close else 0, 0.3))[0],
+            pause=dice.expovariate(15),
             keep=dice.choice((0.05, 0.5, 4.0)) * session,
         )

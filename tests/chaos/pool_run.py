@@ -1,43 +1,34 @@
-"""A pool under a nemesis, and the verdict.
+"""A pool under a nemesis of its own.
 
-``python -m tests.chaos.pool_run --seconds 60 --seed 1``. Workers crash and are replaced, stand
-still for shorter and longer than their lease, drain, change their weight, leave and come back, and
-the number of shards changes, all at random. Every second worker is of asyncio. Every ownership is
-noted as in ``pool_worker``, and judged by the same checker as the locks. Exit status 1 if a promise
-was broken.
+Workers crash and are replaced, stand still for shorter and longer than their lease, drain, change
+their weight, leave and come back, and the number of shards changes, all at random. Every second
+worker is of asyncio. Every ownership is noted as in ``pool_worker``, and judged as those of locks.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import random
 import signal
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 from kazoo.client import KazooClient
 
-import zklock
-from tests.chaos import server_log, stores
+from tests.chaos import stores
 from tests.chaos.pool_worker import ROOT, PoolWorker
 from zklock._ground.clock import clock
 from zklock._pool.nodes import PoolPaths
-from zklock.testing import ZooKeeperServer, wait_for
-from zklock.testing.history import History, load
+from zklock.testing import wait_for
+from zklock.testing.history import History
 
 log = logging.getLogger("chaos")
 
 PATH = "/pool"
 WORKERS = 5
-SHARDS = 24
-TIMEOUT = 2.0
 CALM = 60.0
 STORE = "pool.sqlite"
 """The store to which the handlers of shards write, in the folder of the histories."""
@@ -59,9 +50,7 @@ class Nemesis:
         timeout: float,
         shards: int,
         earlier: Path = ROOT,
-        pace: float = 1.0,
     ) -> None:
-        self._pace = pace
         self._releases = (ROOT, earlier)
         self._chance = chance
         self._hosts = hosts
@@ -125,7 +114,7 @@ class Nemesis:
         try:
             for _ in range(WORKERS):
                 self._hire()
-            while not self._over.wait(self._pace * self._chance.uniform(0.1, 1.0)):
+            while not self._over.wait(self._chance.uniform(0.1, 1.0)):
                 deed = self._chance.choice(self._deeds)
                 worker = self._chance.choice(self._workers)
                 what = f"pool: {deed.__name__.strip('_')}"
@@ -200,53 +189,3 @@ def look(client: KazooClient, folder: Path, history: History) -> None:
     for lock in store.locks():
         history.note("contents", store=store.name, lock=lock, **store.contents(lock))
     store.close()
-
-
-def play(folder: Path, seconds: float, seed: int) -> server_log.Decision:
-    """Run a server and the nemesis, and decide; the histories are in the folder.
-
-    The server is one of local Java: its log of transactions is held against the histories.
-    """
-    offset = server_log.wall_offset()
-    with ZooKeeperServer(tick_time=400, backend="java") as server:
-        with Nemesis([server.hosts], folder, random.Random(seed), TIMEOUT, SHARDS) as nemesis:
-            nemesis.start()
-            try:
-                time.sleep(seconds)
-            finally:
-                nemesis.stop()
-            nemesis.settle()
-        client = zklock.connect(server.hosts)
-        with History(folder, "director") as history:
-            look(client, folder, history)
-        client.stop()
-        client.close()
-        with History(folder, "servers") as history:
-            server_log.keep(server_log.gather([server.data_dir], offset), (PATH,), history)
-    return server_log.decide(load(folder))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="zklock-pool-chaos-") as folder:
-        decision = play(Path(folder), options.seconds, options.seed)
-    verdict, violations = decision.verdict, decision.violations
-    print(f"seed {options.seed}: {verdict.grants} ownerships, ended by {dict(verdict.ends)}")
-    print(f"faults: {dict(verdict.faults)}")
-    for how, margin in verdict.margins.items():
-        print(f"  smallest margin after {how}: {margin.seconds * 1000:.1f} ms")
-    print(f"znodes of contenders in the server's log: {decision.agreement.nodes}")
-    for how, seconds in decision.agreement.margins.items():
-        print(f"  smallest time to the deletion there, after {how}: {seconds * 1000:.1f} ms")
-    for violation in violations:
-        print(violation)
-    print(f"BROKEN: {len(violations)} violations" if violations else "held")
-    return bool(violations)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

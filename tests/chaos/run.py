@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tests.chaos import pool_run, resources, server_log, stores
+from tests.chaos import pool_run, server_log, stores
 from tests.chaos.nemesis import Nemesis, Victims
 from tests.chaos.strangers import Strangers
 from tests.chaos.witness import Witness
@@ -56,9 +56,7 @@ class Settings:
     The first ``proxied`` workers reach the servers through proxies of their own. Half of the
     workers keep their locks: one of each two, and of each front. ``upgrade``: a folder with the
     jars that the servers are given one after the other. ``earlier``: the workers that keep nothing,
-    and half of those of the pool, are of the release before this one. ``pace``: all pauses are so
-    many times as long, and if they are longer at all, no worker but those of the pool is killed: it
-    shows what grows.
+    and half of those of the pool, are of the release before this one.
     """
 
     seed: str
@@ -76,7 +74,6 @@ class Settings:
     service: float = 45.0
     upgrade: str | None = None
     earlier: bool = False
-    pace: float = 1.0
 
     def favourite(self, worker: int) -> int | None:
         """Return the number of the lock that a worker prefers; ``None``: it keeps no locks."""
@@ -128,7 +125,6 @@ class Workers:
                 front=("threads", "asyncio")[number % 2],
                 favourite=favourite,
                 spared=() if earlier else self._settings.favourites(),
-                pace=self._settings.pace,
             )
             with (self._folder / f"{name}.log").open("wb") as output:
                 process = subprocess.Popen(
@@ -255,14 +251,12 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
             hosts += [ensemble.hosts] * (settings.workers - len(hosts))
             workers = Workers(settings, folder, hosts, history, earlier)
             every = [*paths(settings), *pool_run.shard_paths(settings.shards)]
-            victims = Victims(
-                ensemble, proxies, workers, settings.workers, every, pace=settings.pace
-            )
+            victims = Victims(ensemble, proxies, workers, settings.workers, every)
             if isinstance(backend, Upgrading):
                 moments = [settings.seconds * part / 5 for part in (1, 2, 3)]
                 victims = replace(victims, upgrade=backend.upgrade, upgrades=moments)
             with (
-                Witness(ensemble.hosts, f"{stores.ROOT}/witness", seen, settings.pace),
+                Witness(ensemble.hosts, f"{stores.ROOT}/witness", seen),
                 pool_run.Nemesis(
                     hosts,
                     folder,
@@ -270,7 +264,6 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
                     settings.session_timeout,
                     settings.shards,
                     earlier,
-                    settings.pace,
                 ) as pool,
             ):
                 try:
@@ -325,7 +318,6 @@ def _strangers(settings: Settings, hosts: str, folder: Path) -> Iterator[None]:
             settings.seed,
             settings.session_timeout,
             history,
-            settings.pace,
         ),
     ):
         yield
@@ -377,17 +369,13 @@ def _trouble(
     over = threading.Event()
     begun = reported = clock()
     nemesis.start()
-    every = REPORT_SECONDS * min(settings.pace, 20)
     try:
         while clock() - begun < settings.seconds:
             over.wait(0.2)
             workers.tend()
-            if clock() - reported >= every:
+            if clock() - reported >= REPORT_SECONDS:
                 reported = clock()
                 log.info("%3.0f s: %s", reported - begun, _progress(folder))
-                if settings.pace > 1:
-                    for line in resources.lines(victims.ensemble):
-                        log.info(line)
     finally:
         try:
             nemesis.stop()

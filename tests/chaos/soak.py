@@ -22,9 +22,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kazoo.exceptions import KazooException
 
@@ -39,72 +38,56 @@ TIMEOUT = 4.0
 ROOT = "/soak"
 PATHS = tuple(f"{ROOT}/{number}" for number in range(4))
 SHARDS = 12
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """How much more of something there may be at the end: a part of it, and some in any case.
-
-    Users come and go by chance, each with a few threads, sockets and watches.
-    """
-
-    part: float
-    some: float
+TIMEOUTS = (0.0, 0.2, 5.0)
+"""Of those who acquire, in seconds."""
 
 
 MEASURES = {
-    "threads": Allowed(0.05, 8),
-    "descriptors": Allowed(0.05, 8),
-    "memory, MiB": Allowed(0.08, 4),
-    "objects": Allowed(0.05, 3000),
-    "watches": Allowed(0.10, 20),
-    "ephemeral nodes": Allowed(0.10, 10),
-    "nodes": Allowed(0.05, 20),
+    "threads": (0.05, 8),
+    "descriptors": (0.05, 8),
+    "memory, MiB": (0.08, 4),
+    "objects": (0.05, 3000),
+    "watches": (0.10, 20),
+    "ephemeral nodes": (0.10, 10),
+    "nodes": (0.05, 20),
 }
+"""How much more there may be at the end: a part of what there was, and some in any case.
 
+Users come and go by chance, each with a few threads, sockets and watches.
+"""
 
-class Counts:
-    """What has happened so far, by name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: collections.Counter[str] = collections.Counter()
-
-    def add(self, what: str) -> None:
-        """Count one."""
-        with self._lock:
-            self._counts[what] += 1
-
-    def all(self) -> dict[str, int]:
-        """Return the counts."""
-        with self._lock:
-            return dict(sorted(self._counts.items()))
+Act: TypeAlias = Callable[[random.Random], object]
 
 
 class Users:
     """What the threads and tasks of the process do until they are told to stop."""
 
-    def __init__(self, seed: str, pace: float, counts: Counts) -> None:
+    def __init__(self, seed: str, pace: float) -> None:
         self.stop = threading.Event()
         self.errors: list[str] = []
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._counting = threading.Lock()
         self._seed = seed
         self._pace = pace
-        self._counts = counts
         self._threads: list[threading.Thread] = []
 
-    def start(self, name: str, act: Callable[[random.Random], object]) -> None:
+    def add(self, what: str) -> None:
+        """Count one."""
+        with self._counting:
+            self.counts[what] += 1
+
+    def start(self, name: str, act: Act) -> None:
         """Have a thread act again and again."""
 
         def run() -> None:
             chance = random.Random(f"{self._seed}/{name}")
             while not self.stop.is_set():
-                with self._watched(name):
+                with self.watched(name):
                     act(chance)
                 self.stop.wait(chance.expovariate(self._pace))
 
-        thread = threading.Thread(target=run, name=f"soak-{name}")
-        thread.start()
-        self._threads.append(thread)
+        self._threads.append(threading.Thread(target=run, name=f"soak-{name}"))
+        self._threads[-1].start()
 
     def finish(self) -> None:
         """Have all end."""
@@ -113,16 +96,17 @@ class Users:
             thread.join()
 
     @contextlib.contextmanager
-    def _watched(self, name: str) -> Iterator[None]:
+    def watched(self, name: str) -> Iterator[None]:
+        """Count the errors that are documented; keep all others."""
         try:
             yield
         except (zklock.ZkLockError, KazooException) as error:
-            self._counts.add(f"{name.partition(' ')[0]}: {type(error).__name__}")
+            self.add(f"{name.partition(' ')[0]}: {type(error).__name__}")
             self.stop.wait(0.05)  # it is out of touch: ask not too often
         except Exception:
             self.errors.append(f"{name}: {traceback.format_exc()}")
 
-    def lock(self, client: zklock.Client) -> Callable[[random.Random], None]:
+    def lock(self, client: zklock.Client) -> Act:
         """Return what acquires a lock of some kind."""
         kinds: list[Callable[[str], Any]] = [
             lambda path: zklock.Lock(client, path),
@@ -134,36 +118,32 @@ class Users:
 
         def act(chance: random.Random) -> None:
             lock = chance.choice(kinds)(chance.choice(PATHS))
-            grant = lock.acquire(timeout=chance.choice((0.0, 0.2, 5.0)))
-            if grant is None:
-                self._counts.add("lock: not free")
-                return
-            with grant:
-                self._counts.add("lock: granted")
-                self.stop.wait(chance.uniform(0, 0.05))
+            with lock.attempt(timeout=chance.choice(TIMEOUTS)) as grant:
+                self.add("lock: granted" if grant else "lock: not free")
+                if grant:
+                    self.stop.wait(chance.uniform(0, 0.05))
 
         return act
 
-    def several(self, client: zklock.Client) -> Callable[[random.Random], None]:
+    def several(self, client: zklock.Client) -> Act:
         """Return what acquires several locks at once."""
 
         def act(chance: random.Random) -> None:
             some = [zklock.Lock(client, path) for path in chance.sample(PATHS, 3)]
-            grant = zklock.MultiLock(some).acquire(timeout=5.0)
-            if grant is not None:
-                with grant:
-                    self._counts.add("several: granted")
+            with zklock.MultiLock(some).attempt(timeout=5.0) as grant:
+                if grant:
+                    self.add("several: granted")
 
         return act
 
-    def lead(self, client: zklock.Client) -> Callable[[random.Random], None]:
+    def lead(self, client: zklock.Client) -> Act:
         """Return what stands for election, leads for a moment, and leaves."""
 
         def act(chance: random.Random) -> None:
             election = zklock.LeaderElection(client, f"{ROOT}/election")
 
             def lead(leadership: zklock.Leadership) -> None:
-                self._counts.add("leader: led")
+                self.add("leader: led")
                 leadership.should_stop.wait(chance.uniform(0, 0.5))
                 election.stop()
 
@@ -171,52 +151,50 @@ class Users:
 
         return act
 
-    def work(self, client: zklock.Client) -> Callable[[random.Random], None]:
+    def work(self, client: zklock.Client) -> Act:
         """Return what is a worker of a pool for a while."""
 
         def handle(shard: zklock.Shard) -> None:
-            self._counts.add("worker: shard")
+            self.add("worker: shard")
             shard.should_stop.wait()
 
         def act(chance: random.Random) -> None:
-            pool = zklock.WorkerPool(client, f"{ROOT}/pool", shards=SHARDS, handler=handle)
-            with pool:
+            with zklock.WorkerPool(client, f"{ROOT}/pool", shards=SHARDS, handler=handle):
                 self.stop.wait(chance.uniform(2, 20))
 
         return act
 
-    def connect(self, hosts: str) -> Callable[[random.Random], None]:
+    def connect(self, hosts: str) -> Act:
         """Return what makes a client, uses it once, and throws it away."""
 
         def act(chance: random.Random) -> None:
             with zklock.connect(hosts, timeout=TIMEOUT) as client:
                 self.lock(client)(chance)
-                self._counts.add("client: used")
+                self.add("client: used")
             self.stop.wait(chance.uniform(0, 3))
 
         return act
 
-    def on_loop(self, hosts: str) -> Callable[[random.Random], None]:
+    def on_loop(self, hosts: str) -> Act:
         """Return what runs an event loop for a while, with tasks that lock and one that leads."""
 
         async def lock(client: zklock.Client, chance: random.Random) -> None:
             until = time.monotonic() + chance.uniform(5, 30)
             while time.monotonic() < until and not self.stop.is_set():
-                with self._watched("task"):
+                with self.watched("task"):
                     lock = aio.Lock(client, chance.choice(PATHS))
-                    grant = await lock.acquire(timeout=chance.choice((0.0, 0.2, 5.0)))
-                    if grant is not None:
-                        async with grant:
-                            self._counts.add("task: granted")
+                    async with lock.attempt(timeout=chance.choice(TIMEOUTS)) as grant:
+                        if grant:
+                            self.add("task: granted")
                             await asyncio.sleep(chance.uniform(0, 0.05))
                 await asyncio.sleep(chance.expovariate(self._pace))
 
         async def lead(client: zklock.Client) -> None:
             async def once(leadership: aio.Leadership) -> None:
-                self._counts.add("task: led")
+                self.add("task: led")
                 await asyncio.sleep(0.2)
 
-            with self._watched("task"), contextlib.suppress(TimeoutError):
+            with self.watched("task"), contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
                     await aio.LeaderElection(client, f"{ROOT}/election").run(once)
 
@@ -226,38 +204,30 @@ class Users:
 
         return lambda chance: asyncio.run(main(chance))
 
+    def faults(self, proxies: Sequence[FaultProxy], operator: Any) -> Act:
+        """Return what does something mild to one of the connections."""
 
-class Faults:
-    """Mild faults, one after the other, by a seed."""
+        def act(chance: random.Random) -> None:
+            self.stop.wait(chance.uniform(5, 15))
+            proxy = chance.choice(proxies)
+            what = chance.choice(("drop", "silence", "long silence", "slow", "operator"))
+            self.add(f"fault: {what}")
+            match what:
+                case "drop":
+                    proxy.drop()
+                case "slow":
+                    proxy.delay(0.05)
+                    self.stop.wait(5)
+                case "operator":
+                    path = chance.choice(PATHS)
+                    for name in operator.get_children(path)[:1]:
+                        operator.delete(f"{path}/{name}")
+                case _:
+                    proxy.blackhole()
+                    self.stop.wait((1.8 if what == "long silence" else 0.4) * TIMEOUT)
+            proxy.restore()
 
-    def __init__(self, proxies: Sequence[FaultProxy], operator: Any, counts: Counts) -> None:
-        self._proxies = proxies
-        self._operator = operator
-        self._counts = counts
-
-    def act(self, stop: threading.Event, chance: random.Random) -> None:
-        """Let some time pass, then do something to one of the connections."""
-        stop.wait(chance.uniform(5, 15))
-        proxy = chance.choice(self._proxies)
-        what = chance.choice(("drop", "silence", "long silence", "slow", "operator"))
-        self._counts.add(f"fault: {what}")
-        match what:
-            case "drop":
-                proxy.drop()
-            case "silence":
-                proxy.blackhole()
-                stop.wait(0.4 * TIMEOUT)
-            case "long silence":
-                proxy.blackhole()
-                stop.wait(1.8 * TIMEOUT)
-            case "slow":
-                proxy.delay(0.05)
-                stop.wait(5)
-            case "operator":
-                path = chance.choice(PATHS)
-                for name in self._operator.get_children(path)[:1]:
-                    self._operator.delete(f"{path}/{name}")
-        proxy.restore()
+        return act
 
 
 def count(server: ZooKeeperServer) -> dict[str, float]:
@@ -285,22 +255,22 @@ def grown(samples: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]
     half = samples[len(samples) // 2 :]
     middle = len(half) // 2
     found = {}
-    for name, allowed in MEASURES.items():
+    for name, (share, some) in MEASURES.items():
         before, after = (
             sum(each[name] for each in part) / max(1, len(part))
             for part in (half[:middle], half[middle:])
         )
-        if after > before * (1 + allowed.part) + allowed.some:
+        if after > before * (1 + share) + some:
             found[name] = before, after
     return found
 
 
 def soak(
     minutes: float, seed: str, every: float, pace: float
-) -> tuple[list[dict[str, float]], Users, Counts]:
+) -> tuple[list[dict[str, float]], Users]:
     """Run, and sample every so many seconds; return the samples."""
     samples: list[dict[str, float]] = []
-    counts = Counts()
+    users = Users(seed, pace)
     with ExitStack() as stack:
         server = stack.enter_context(ZooKeeperServer())
         proxies = [stack.enter_context(FaultProxy(server, record=100)) for _ in range(3)]
@@ -310,8 +280,6 @@ def soak(
         ]
         for path in PATHS:
             operator.ensure_path(path)
-        users = Users(seed, pace, counts)
-        faults = Faults(proxies, operator, counts)
         for number, client in enumerate(clients):
             users.start(f"lock {number}", users.lock(client))
             users.start(f"leader {number}", users.lead(client))
@@ -321,7 +289,7 @@ def soak(
             users.start(f"worker {number}", users.work(clients[number]))
         users.start("client", users.connect(proxies[2].hosts))
         users.start("loop", users.on_loop(proxies[1].hosts))
-        users.start("faults", lambda chance: faults.act(users.stop, chance))
+        users.start("faults", users.faults(proxies, operator))
         end = time.monotonic() + 60 * minutes
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(every, left))
@@ -329,7 +297,7 @@ def soak(
             line = "  ".join(f"{name} {value:.6g}" for name, value in samples[-1].items())
             print(f"{len(samples) * every / 60:6.1f} min  {line}", flush=True)
         users.finish()
-    return samples, users, counts
+    return samples, users
 
 
 def main() -> int:
@@ -342,8 +310,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     print(f"seed {options.seed}")
-    samples, users, counts = soak(options.minutes, options.seed, options.every, options.pace)
-    for what, number in counts.all().items():
+    samples, users = soak(options.minutes, options.seed, options.every, options.pace)
+    counts = dict(sorted(users.counts.items()))
+    for what, number in counts.items():
         print(f"{number:8} {what}")
     for error in users.errors:
         print(error)
@@ -354,7 +323,7 @@ def main() -> int:
         told = ("minutes", "every", "pace", "seed")
         conditions: dict[str, object] = {name: getattr(options, name) for name in told}
         series = {name: [each[name] for each in samples] for name in MEASURES}
-        figures = {"counts": counts.all(), "samples": series}
+        figures = {"counts": counts, "samples": series}
         results.write(options.json, conditions, figures)
     return bool(more or users.errors)
 

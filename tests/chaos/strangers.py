@@ -19,8 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from kazoo.client import KazooClient
 
@@ -37,32 +36,18 @@ HOLD = 0.02
 PAUSE = 0.7
 """Seconds between two locks, on the average."""
 START = 60.0
-"""Seconds that a JVM may take to start."""
-
-
-class Stranger(Protocol):
-    """A client of another library; any error means that it is of no use any more."""
-
-    def take(self, lock: str, hold: Callable[[], None]) -> None:
-        """Acquire a lock, call ``hold`` if it is granted in time, release it."""
-
-    def close(self) -> None:
-        """End the session, and with it all that it holds."""
+"""Seconds that a process may take to start."""
 
 
 class ByKazoo:
-    """kazoo's Lock, which looks out for the names that zklock writes."""
+    """kazoo's Lock, which looks out for the names that zklock writes; any error is its end."""
 
     def __init__(self, hosts: str, timeout: float) -> None:
         self._client = KazooClient(hosts, timeout=timeout)
-        try:
-            self._client.start(WAIT)
-        except BaseException:
-            self.close()
-            raise
+        self._client.start(WAIT)
 
     def take(self, lock: str, hold: Callable[[], None]) -> None:
-        """Take it, and give it back."""
+        """Acquire a lock, call ``hold`` if it is granted in time, release it."""
         mine = self._client.Lock(lock, "stranger", extra_lock_patterns=["-lock-"])
         if not mine.acquire(timeout=WAIT):
             raise TimeoutError(f"{lock} was not granted")
@@ -87,37 +72,34 @@ class ByCurator:
             text=True,
             bufsize=1,
         )
-        self._watch = threading.Timer(START, self._process.kill)
-        self._watch.start()
         try:
-            self._hear("ready")
+            self._hear("ready", START)
         except BaseException:
             self.close()
             raise
 
     def take(self, lock: str, hold: Callable[[], None]) -> None:
-        """Take it, and give it back."""
+        """As kazoo's."""
         self._ask(f"acquire it mutex-every-name {lock} {int(WAIT * 1000)}", "granted")
         hold()
         self._ask("release it", "released")
 
     def _ask(self, command: str, answer: str) -> None:
         assert self._process.stdin is not None
-        self._watch = threading.Timer(2 * WAIT, self._process.kill)
-        self._watch.start()
         self._process.stdin.write(command + "\n")
-        self._hear(answer)
+        self._hear(answer, 2 * WAIT)
 
-    def _hear(self, answer: str) -> None:
+    def _hear(self, answer: str, limit: float) -> None:
         assert self._process.stdout is not None
+        watch = threading.Timer(limit, self._process.kill)
+        watch.start()
         heard = self._process.stdout.readline()
-        self._watch.cancel()
+        watch.cancel()
         if not heard.startswith(answer):
-            raise RuntimeError(f"Curator's process says {heard!r} and not {answer!r}")
+            raise RuntimeError(f"it says {heard!r} and not {answer!r}")
 
     def close(self) -> None:
         """End the process; the servers end its session."""
-        self._watch.cancel()
         self._process.kill()
         self._process.communicate()
 
@@ -133,9 +115,7 @@ class Strangers:
         seed: str,
         timeout: float,
         history: History,
-        pace: float,
     ) -> None:
-        self._pause = pace * PAUSE
         self._hosts = hosts
         self._locks = [*locks, *list(favourites) * (len(locks) // max(1, len(favourites)))]
         self._seed = seed
@@ -145,7 +125,7 @@ class Strangers:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        makers: dict[str, Callable[[], Stranger]] = {
+        makers: dict[str, Callable[[], ByKazoo | ByCurator]] = {
             "kazoo": lambda: ByKazoo(self._hosts, self._timeout)
         }
         with ExitStack() as stack:
@@ -164,37 +144,31 @@ class Strangers:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def _run(self, name: str, make: Callable[[], Stranger]) -> None:
+    def _holding(self, name: str, lock: str, seconds: float) -> Callable[[], None]:
+        asked = clock()
+
+        def hold() -> None:
+            self._history.note("stranger", who=name, lock=lock, waited=clock() - asked)
+            self._over.wait(seconds)
+
+        return hold
+
+    def _run(self, name: str, make: Callable[[], ByKazoo | ByCurator]) -> None:
         dice = random.Random(f"{self._seed}/{name}")
-        client: Stranger | None = None
-        while not self._over.wait(dice.expovariate(1 / self._pause)):
-            lock = dice.choice(self._locks)
-            try:
-                if client is None:
-                    client = make()
-                asked = clock()
-
-                def hold(lock: str = lock, asked: float = asked) -> None:
-                    self._history.note("stranger", who=name, lock=lock, waited=clock() - asked)
-                    self._over.wait(dice.uniform(0, HOLD))
-
-                client.take(lock, hold)
-            except Exception as error:
-                log.info("a stranger of %s starts anew: %r", name, error)
-                self._close(client)
-                client = None
-        self._close(client)
-
-    @staticmethod
-    def _close(client: Stranger | None) -> None:
-        if client is not None:
-            with contextlib.suppress(Exception):
-                client.close()
+        with ExitStack() as stack:
+            client: ByKazoo | ByCurator | None = None
+            while not self._over.wait(dice.expovariate(1 / PAUSE)):
+                lock = dice.choice(self._locks)
+                try:
+                    if client is None:
+                        client = make()
+                        stack.callback(client.close)
+                    client.take(lock, self._holding(name, lock, dice.uniform(0, HOLD)))
+                except Exception as error:
+                    log.info("a stranger of %s starts anew: %r", name, error)
+                    with contextlib.suppress(Exception):
+                        stack.close()
+                    client = None

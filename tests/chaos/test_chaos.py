@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import zklock
-from tests.backends import backend_or_skip, backend_to_cut
+from tests.backends import backend_to_cut
 from tests.chaos import pool_run, stores
 from tests.chaos.__main__ import text
 from tests.chaos.run import Settings, run
@@ -22,7 +22,6 @@ from zklock.testing import wait_for
 from zklock.testing.history import History, load
 
 SECONDS = float(os.environ.get("ZKLOCK_CHAOS_SECONDS") or 30)
-POOL_SECONDS = min(SECONDS, 40.0)
 AFTERWARDS = 240
 TRIES = 2
 """Where the servers have lost what they had confirmed, as 3.8.0 may, nothing is decided."""
@@ -87,22 +86,3 @@ def test_a_witness_finds_that_servers_forgot(
     assert noted.kind == "forgotten"
     assert noted["given"] < 5 <= noted["confirmed"]
     assert decide([noted]).forgotten == 1
-
-
-@pytest.mark.slow("minutes of chaos")
-@pytest.mark.timeout(POOL_SECONDS + AFTERWARDS)
-def test_no_shard_of_a_pool_has_two_owners(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    backend_or_skip("java")
-    seed = int(os.environ.get("ZKLOCK_CHAOS_SEED") or secrets.token_hex(4), 16)
-    with capsys.disabled():
-        print(
-            f"\nchaos seed {seed:x}, {POOL_SECONDS:g} s, histories in {tmp_path}", file=sys.stderr
-        )
-    decision = pool_run.play(tmp_path, POOL_SECONDS, seed)
-    verdict = decision.verdict
-    assert decision.violations == []
-    assert decision.agreement.nodes >= verdict.grants
-    assert verdict.grants > pool_run.SHARDS
-    assert set(verdict.ends) >= {"RELEASED"}

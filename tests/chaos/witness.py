@@ -12,7 +12,6 @@ one that they gave to a later write).
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Self
 
 from kazoo import exceptions
@@ -29,8 +28,7 @@ ANSWER_SECONDS = 5.0
 class Witness:
     """Writes to a znode of its own from ``with`` on to its end, on a thread of its own."""
 
-    def __init__(self, hosts: str, path: str, history: History, pace: float = 1.0) -> None:
-        self._pause = pace * PAUSE
+    def __init__(self, hosts: str, path: str, history: History) -> None:
         self.confirmed = -1
         """The version that was confirmed last; -1: none yet."""
         self._path = path
@@ -45,19 +43,14 @@ class Witness:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._over.set()
         self._thread.join()
         self._client.stop()
         self._client.close()
 
     def _run(self) -> None:
-        while not self._over.wait(self._pause):
+        while not self._over.wait(PAUSE):
             try:
                 given = self._client.set_async(self._path, b"").get(timeout=ANSWER_SECONDS).version
             except exceptions.NoNodeError:

@@ -71,7 +71,6 @@ class WorkerSettings:
     """The lock that it takes in half of its turns: it keeps its locks. ``None``: it does not."""
     spared: Sequence[int] = ()
     """The favourites of all workers."""
-    pace: float = 1.0
 
     def to_json(self) -> str:
         """Return the command line argument, which an earlier release understands, too."""
@@ -155,7 +154,6 @@ class Actor:
             may_close=self._alone,
             favourite=self._settings.favourite,
             spared=self._settings.spared,
-            pace=self._settings.pace,
         )
         for turn in turns:
             if self._finish.is_set():
