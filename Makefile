@@ -124,25 +124,16 @@ mutants: $(MUTATING)  ## small faults in the core, one at a time: which do unit 
 	@$(BIN)/mutmut results | sed -n 's/: survived$$//p' | xargs -rn 1 $(BIN)/mutmut show
 
 bench: zookeeper  ## locks and guards against their peers, as ratios; a worker pool
-	$(BIN)/python -m tests.bench.bench_lock
-	$(BIN)/python -m tests.bench.bench_lock --nodes 3
-	$(BIN)/python -m tests.bench.bench_kinds
-	$(BIN)/python -m tests.bench.bench_fencing
-	$(BIN)/python -m tests.bench.bench_pool
-	$(BIN)/python -m tests.bench.bench_failover
-	$(BIN)/python -m tests.bench.bench_waiters
-	$(BIN)/python -m tests.bench.bench_kept
-	$(BIN)/python -m tests.bench.bench_rest
-	$(BIN)/python -m tests.bench.bench_scale
-	$(BIN)/python -m tests.bench.bench_start
-	$(BIN)/python -m tests.bench.bench_run --runs 10
+	for case in lock "lock nodes=3" kinds fencing pool failover waiters rest locks start "run runs=10"; do \
+	  $(BIN)/python -m tests.bench $$case || exit; \
+	done
 
 figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes a quiet machine and some fifteen minutes
 	mkdir -p tests/bench/results
-	$(BIN)/python -m tests.bench.bench_lock --json tests/bench/results/lock.json
-	$(BIN)/python -m tests.bench.bench_lock --nodes 3 --json tests/bench/results/ensemble.json
-	$(BIN)/python -m tests.bench.bench_fencing --json tests/bench/results/fencing.json
-	$(BIN)/python -m tests.bench.bench_failover --json tests/bench/results/failover.json
+	$(BIN)/python -m tests.bench lock --json tests/bench/results/lock.json
+	$(BIN)/python -m tests.bench lock nodes=3 --json tests/bench/results/ensemble.json
+	$(BIN)/python -m tests.bench fencing --json tests/bench/results/fencing.json
+	$(BIN)/python -m tests.bench failover --json tests/bench/results/failover.json
 	$(BIN)/python docs/site/pictures.py
 
 findings:  ## what others' software does that one guesses wrong: all scripts of findings/; some want Debian's packages

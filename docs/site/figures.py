@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "tests" / "bench" / "results"
-NO_STORE = ("memory, a dict", "verify_owner beside a read")
-"""What the benchmark of guards measures besides writes to a store."""
 KINDS = {"election": "LeaderElection", "pool": "WorkerPool"}
 
 Measured: TypeAlias = dict[str, Any]
@@ -54,12 +52,6 @@ LOCKS = (
     ("the floor", "1 + 1", "floor"),
 )
 """Who takes a lock: its title, its round trips, and its name in the file."""
-"""The same without the rows of what a user has to turn off: one table of these is enough."""
-ELSEWHERE = (
-    ("redis-py's `Lock`", "Redis"),
-    ("etcd3gw's `Lock`", "etcd"),
-)
-"""Who takes a lock that is not ZooKeeper's, for orientation."""
 BACKENDS = {"container": "in containers", "java": "in local Java"}
 NONE = "–"
 
@@ -112,14 +104,13 @@ def disk_table(name: str, place: str) -> str:
     places = [result["figures"][place], result["figures"][f"{place}, disk"]]
     rows = [
         [title, over(places[0], who, "kazoo"), *(spread(found, who) for found in places)]
-        for title, who in (*((title, who) for title, _, who in LOCKS), *ELSEWHERE)
+        for title, _, who in LOCKS
         if any(who in found for found in places)
     ]
     ran = BACKENDS.get(conditions["backend"], conditions["backend"])
-    told = [f" ZooKeeper ran {ran}."]
-    told += [f" {each} {conditions[each]}." for each in ("Redis", "etcd") if each in conditions]
+    told = f" ZooKeeper ran {ran}."
     head = ["", "memory, × kazoo", "memory, µs", "disk, µs"]
-    return table(result, head, rows, "".join(told) + missing(result))
+    return table(result, head, rows, told + missing(result))
 
 
 def missing(result: Measured) -> str:
@@ -129,10 +120,7 @@ def missing(result: Measured) -> str:
 
 
 def failover_table() -> str:
-    """Return the seconds until another one works: the median, the least and the most.
-
-    With threads only: the plot beside the table has the times of both fronts.
-    """
+    """Return the seconds until another one works: the median, the least and the most."""
     result = measured("failover")
 
     def cell(seconds: list[float]) -> str:
@@ -152,7 +140,6 @@ def fencing_table() -> str:
     rows = [
         [store, f"{each['unguarded']:.4g}", f"{each['guarded']:.4g}", f"{ratio(each):.2f}"]
         for store, each in result["figures"].items()
-        if store not in NO_STORE
     ]
     return table(result, ["store", "unguarded, µs", "guarded, µs", "ratio"], rows)
 

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Any, TypeAlias
 from kazoo.client import KazooClient
 
 import zklock
+from tests.bench.results import Run
+from tests.bench.together import new_path
 from tests.interop.curator import Curator, CuratorUnavailable
 from zklock import aio
 
@@ -114,6 +115,20 @@ def with_kazoo(hosts: str, path: str, stack: ExitStack) -> Block:
     return block_of(cycle_of(connected("kazoo", hosts, stack).Lock(path, "bench")))
 
 
+_INT = struct.Struct(">i")
+_OPEN = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
+
+
+def framed(data: bytes) -> bytes:
+    """Return data behind its length: a frame, or a text in one."""
+    return _INT.pack(len(data)) + data
+
+
+def making(path: bytes, flags: int) -> bytes:
+    """Return the body of a create; 3: ephemeral, and with a number."""
+    return framed(path) + framed(b"") + _OPEN + _INT.pack(flags)
+
+
 class Wire:
     """The floor: a socket, and the fewest requests that take a lock and give it back.
 
@@ -125,48 +140,38 @@ class Wire:
     _SESSION = 30_000  # milliseconds: nothing is sent between blocks
     _HEAD = struct.Struct(">iii")  # length; number, opcode
     _REPLY = struct.Struct(">iqi")  # number, zxid, error
-    _INT = struct.Struct(">i")
     _CREATE, _DELETE, _READ, _LIST, _CREATE_2, _END = 1, 2, 4, 12, 15, -11
     _EVENT = -1
-    _OPEN = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
 
     def __init__(self, hosts: str, path: str) -> None:
         host, _, port = hosts.split(",", maxsplit=1)[0].rpartition(":")
         self._socket = socket.create_connection((host, int(port)))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._replies = self._socket.makefile("rb")
-        hello = struct.pack(">iqiq", 0, 0, self._SESSION, 0) + self._text(b"\0" * 16)
-        self._socket.sendall(self._text(hello))
+        hello = struct.pack(">iqiq", 0, 0, self._SESSION, 0) + framed(bytes(16))
+        self._socket.sendall(framed(hello))
         self._frame()
         self._number = 0
         self._events = 0
         self._node = b""
         prefix = path.encode()
-        self._ask((self._CREATE, self._making(prefix, 0)))
-        self._create = self._CREATE_2, self._making(prefix + b"/it-", 3)
-        self._list = self._LIST, self._text(prefix) + b"\0"
-
-    @classmethod
-    def _text(cls, data: bytes) -> bytes:
-        return cls._INT.pack(len(data)) + data
-
-    @classmethod
-    def _making(cls, path: bytes, flags: int) -> bytes:
-        return cls._text(path) + cls._text(b"") + cls._OPEN + cls._INT.pack(flags)
+        self._ask((self._CREATE, making(prefix, 0)))
+        self._create = self._CREATE_2, making(prefix + b"/it-", 3)
+        self._list = self._LIST, framed(prefix) + b"\0"
 
     @classmethod
     def _text_at(cls, data: bytes, at: int) -> bytes:
-        begin = at + cls._INT.size
-        return data[begin : begin + cls._INT.unpack_from(data, at)[0]]
+        begin = at + _INT.size
+        return data[begin : begin + _INT.unpack_from(data, at)[0]]
 
     def _frame(self) -> bytes:
-        (length,) = self._INT.unpack(self._replies.read(self._INT.size))
+        (length,) = _INT.unpack(self._replies.read(_INT.size))
         return self._replies.read(length)
 
     def _next(self) -> bytes | None:
         """Return the next reply; ``None``: it is an event, which is counted."""
         frame = self._frame()
-        if self._INT.unpack_from(frame)[0] != self._EVENT:
+        if _INT.unpack_from(frame)[0] != self._EVENT:
             return frame
         self._events += 1
         return None
@@ -192,10 +197,10 @@ class Wire:
 
     def _before(self, listed: bytes) -> bytes:
         """Return the name of the youngest node before this one; empty if there is none."""
-        names, at = [], self._INT.size
-        for _ in range(self._INT.unpack_from(listed)[0]):
+        names, at = [], _INT.size
+        for _ in range(_INT.unpack_from(listed)[0]):
             names.append(self._text_at(listed, at))
-            at += self._INT.size + len(names[-1])
+            at += _INT.size + len(names[-1])
         mine = self._node.rpartition(b"/")[2]
         return max((name for name in names if name < mine), default=b"")
 
@@ -206,14 +211,14 @@ class Wire:
         before = self._before(listed)
         if before:
             events, parent = self._events, self._node.rpartition(b"/")[0]
-            (found,) = self._ask((self._READ, self._text(parent + b"/" + before) + b"\1"))
+            (found,) = self._ask((self._READ, framed(parent + b"/" + before) + b"\1"))
             while found and self._events == events:
                 self._next()
         return True
 
     def release(self) -> None:
         """Give it back."""
-        self._ask((self._DELETE, self._text(self._node) + b"\xff\xff\xff\xff"))
+        self._ask((self._DELETE, framed(self._node) + b"\xff\xff\xff\xff"))
 
     def cycle(self) -> None:
         """Take it and give it back."""
@@ -255,7 +260,7 @@ class Jvm:
             )
         )
         self._stack.callback(self._process.kill)
-        self._connect(hosts, f"/warm-{uuid.uuid4().hex}")
+        self._connect(hosts, new_path())
         self._block(WARM_UP)
         self._ask("disconnect")
 
@@ -287,20 +292,13 @@ class Jvm:
         stack.callback(self._ask, "disconnect")
         return self._block
 
-    def contended(self, hosts: str, clients: int, seconds: float) -> float:
-        """Return the hand-offs a second among so many clients in the JVM, each with a thread."""
-        path = f"/bench-{uuid.uuid4().hex}"
-        return int(self._ask("contend", hosts, path, clients, round(1000 * seconds))) / seconds
-
-    def spread(self, hosts: str, threads: int, seconds: float) -> float:
-        """Return the cycles a second of so many threads of one client, each with its own lock."""
-        path = f"/bench-{uuid.uuid4().hex}"
-        return int(self._ask("spread", hosts, path, threads, round(1000 * seconds))) / seconds
+    def rate(self, how: str, hosts: str, many: int, seconds: float) -> float:
+        """Return cycles a second: ``contend``, of clients; ``spread``, of one client's threads."""
+        return int(self._ask(how, hosts, new_path(), many, round(1000 * seconds))) / seconds
 
     def hand(self, hosts: str, count: int, hold: float) -> list[float]:
         """Return the seconds from each release of one client to the turn of the other."""
-        path = f"/bench-{uuid.uuid4().hex}"
-        gaps = self._ask("hand", hosts, path, count, round(1000 * hold))
+        gaps = self._ask("hand", hosts, new_path(), count, round(1000 * hold))
         return [int(each) / 1e9 for each in gaps.split()]
 
     def close(self) -> None:
@@ -308,11 +306,13 @@ class Jvm:
         self._stack.close()
 
 
-def warm_jvm(hosts: str, stack: ExitStack) -> Jvm | str:
-    """Return Curator, warmed up on this server; or why it is missing."""
+def warm_jvm(run: Run, hosts: str, stack: ExitStack) -> Jvm | None:
+    """Return Curator, warmed up on this server, if it is there."""
     try:
         jvm = Jvm(hosts)
     except CuratorUnavailable as error:
-        return str(error)
+        run.miss("Curator", error)
+        return None
     stack.callback(jvm.close)
+    run.conditions["Curator"] = jvm.version
     return jvm

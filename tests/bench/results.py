@@ -1,6 +1,6 @@
 """What benchmarks have found, as JSON: the figures, and what they were measured with and on.
 
-``python -m tests.bench.bench_lock --json FILE`` writes such a file. docs/benchmarks.md shows those
+``python -m tests.bench lock --json FILE`` writes such a file. docs/benchmarks.md shows those
 in ``tests/bench/results``, in tables (docs/site/figures.py) and plots (docs/site/pictures.py).
 """
 
@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -73,3 +73,44 @@ def write(file: Path, conditions: dict[str, object], figures: object) -> None:
         "figures": figures,
     }
     file.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n")
+
+
+class Run:
+    """The figures of one case, and the conditions under which they are measured."""
+
+    def __init__(self, conditions: dict[str, object]) -> None:
+        self.conditions = conditions
+        self.figures: dict[str, Any] = {}
+        self._missing: dict[str, str] = {}
+
+    def miss(self, name: str, why: object) -> None:
+        """Say that a peer is missing."""
+        if name not in self._missing:
+            print(f"{name} is missing: {why}", flush=True)
+            self.conditions["missing"] = self._missing
+            self._missing[name] = str(why)
+
+    def note(self, what: str, found: Mapping[str, Any], peer: str = "") -> None:
+        """Keep figures, and print them; those of a peer as 1."""
+        self.figures[what] = {**self.figures.get(what, {}), **found}
+        print(f"{what}:")
+        for name, each in found.items():
+            ratio = f"{middle(each) / middle(found[peer]):8.2f} x {peer}" if peer in found else ""
+            spread = f"  {min(each):.4g} to {max(each):.4g}" if isinstance(each, list) else ""
+            print(f"  {name:48}{middle(each):12.4g}{ratio}{spread}", flush=True)
+
+    def write(self, file: Path) -> None:
+        """Write all of it."""
+        write(file, self.conditions, self.figures)
+
+
+def middle(figure: Any) -> float:
+    """Return the median of figures; of quantiles, that one."""
+    match figure:
+        case {"p50": float(median)}:
+            return median
+        case dict():
+            return middle(next(iter(figure.values())))
+        case list():
+            return float(statistics.median(figure))
+    return float(figure)

@@ -1,29 +1,20 @@
-"""What a guarded write costs beside an unguarded one, for each store, in the same run.
-
-``python -m tests.bench.bench_fencing [--writes N] [STORE …]``
-
-Both kinds of write change the same 1 kB value, over connections that are open already, in turns of
-one, so that whatever else the machine does falls on both. The token stays the same: the normal
-case, a holder that writes many times. "Durable" writes wait for the disk, which then dominates.
-"""
+"""What a guarded write costs, for each store."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench import results
+from tests.bench.results import Run
 from tests.contract.fencing import databases, guards_under_test
-from zklock.fencing import MemoryGuards, RedisGuard, verify_owner
+from zklock.fencing import MemoryGuards, RedisGuard
 from zklock.testing import ZooKeeperServer
 from zklock.token import FencingToken
 
@@ -55,20 +46,6 @@ def sql(stack: contextlib.ExitStack, name: str, store: guards_under_test.Sql) ->
         handle.connection.commit()
 
     return name, plain, lambda: handle.write(value(), TOKEN)
-
-
-def memory(stack: contextlib.ExitStack) -> Iterator[Pair]:
-    values: dict[str, bytes] = {}
-    guard = MemoryGuards()["report"]
-
-    def plain() -> None:
-        values["report"] = value()
-
-    def guarded() -> None:
-        with guard.hold(TOKEN):
-            values["report"] = value()
-
-    yield "memory, a dict", plain, guarded
 
 
 def http(stack: contextlib.ExitStack) -> Iterator[Pair]:
@@ -151,17 +128,9 @@ def zookeeper(stack: contextlib.ExitStack) -> Iterator[Pair]:
         lambda: client.set(store.data, value()),
         lambda: handle.write(value(), TOKEN),
     )
-    node = client.create("/lock/_c_0-lock-", b"", ephemeral=True, sequence=True, makepath=True)
-    token = FencingToken(client.exists("/lock").czxid, int(node[-10:]))
-    yield (
-        "verify_owner beside a read",
-        lambda: client.get(node),
-        lambda: verify_owner(client, "/lock", token),
-    )
 
 
 STORES: dict[str, Callable[[contextlib.ExitStack], Iterator[Pair]]] = {
-    "memory": memory,
     "http": http,
     "file": file,
     "sqlite": sqlite,
@@ -172,41 +141,24 @@ STORES: dict[str, Callable[[contextlib.ExitStack], Iterator[Pair]]] = {
 }
 
 
-def measure(plain: Write, guarded: Write, writes: int) -> tuple[list[float], list[float]]:
-    """Return microseconds of each write, the two kinds in turns."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for number in range(writes + 10):
-        for write, taken in zip((plain, guarded), times, strict=True):
-            start = time.perf_counter()
-            write()
-            if number >= 10:
-                taken.append(1e6 * (time.perf_counter() - start))
-    return times
+def fencing(run: Run, stores: str = ",".join(STORES), writes: int = 500) -> None:
+    """What a guarded write costs beside an unguarded one, for each store: microseconds, medians.
 
-
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("stores", nargs="*", metavar="STORE", help=f"of {', '.join(STORES)}")
-    parser.add_argument("--writes", type=int, default=500, help="of each kind and store")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    options = parser.parse_args(arguments)
-    found: dict[str, dict[str, float]] = {}
-    print(f"{'median (90 %) in µs':36} {'unguarded':>20} {'guarded':>20}  ratio")
-    for name in options.stores or STORES:
+    Both kinds of write change the same 1 kB value, over connections that are open already, in turns
+    of one, so that whatever else the machine does falls on both. The token stays the same: the
+    normal case, a holder that writes many times. "Durable" writes wait for the disk, which then
+    dominates.
+    """
+    run.conditions["unit"] = "µs, median"
+    for name in stores.split(","):
         with contextlib.ExitStack() as stack:
-            for label, plain, guarded in STORES[name](stack):
-                columns = [
-                    (statistics.median(times), statistics.quantiles(times, n=10)[8])
-                    for times in measure(plain, guarded, options.writes)
-                ]
-                cells = [f"{middle:.1f} ({high:.1f})".rjust(20) for middle, high in columns]
-                ratio = columns[1][0] / columns[0][0]
-                print(f"{label:36} {' '.join(cells)}  {ratio:5.2f}", flush=True)
-                plainly, guardedly = (middle for middle, _ in columns)
-                found[label] = {"unguarded": plainly, "guarded": guardedly}
-    if options.json:
-        results.write(options.json, {"writes": options.writes, "unit": "µs, median"}, found)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+            for label, *kinds in STORES[name](stack):
+                times: list[list[float]] = [[], []]
+                for number in range(writes + 10):
+                    for write, taken in zip(kinds, times, strict=True):
+                        start = time.perf_counter()
+                        write()
+                        if number >= 10:
+                            taken.append(1e6 * (time.perf_counter() - start))
+                unguarded, guarded = map(statistics.median, times)
+                run.note(label, {"unguarded": unguarded, "guarded": guarded}, "unguarded")
