@@ -39,40 +39,21 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
     return {f"p{each}": hundredths[each - 1] for each in (10, 50, 90, 99)}
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of what runs in this process."""
-    return {
-        "zklock": zklock.__version__,
-        "kazoo": version("kazoo"),
-        "Python": platform.python_version(),
-    }
-
-
-def machine() -> dict[str, object]:
-    """Return what kind of machine this is."""
-    return {
-        "cores": os.cpu_count(),
-        "architecture": platform.machine(),
-        "system": platform.system(),
-    }
+VERSIONS = {
+    "zklock": zklock.__version__,
+    "kazoo": version("kazoo"),
+    "Python": platform.python_version(),
+}
+MACHINE = {
+    "cores": os.cpu_count(),
+    "architecture": platform.machine(),
+    "system": platform.system(),
+}
 
 
 def measured_with() -> str:
     """Return the versions and the machine in one line, to be printed."""
-    found = {**versions(), **machine()}
-    return ", ".join(f"{name} {value}" for name, value in found.items())
-
-
-def write(file: Path, conditions: dict[str, object], figures: object) -> None:
-    """Write the figures with the conditions under which they were measured."""
-    found = {
-        "day": datetime.now(UTC).date().isoformat(),
-        "conditions": conditions,
-        "versions": versions(),
-        "machine": machine(),
-        "figures": figures,
-    }
-    file.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n")
+    return ", ".join(f"{name} {value}" for name, value in {**VERSIONS, **MACHINE}.items())
 
 
 class Run:
@@ -95,13 +76,20 @@ class Run:
         self.figures[what] = {**self.figures.get(what, {}), **found}
         print(f"{what}:")
         for name, each in found.items():
-            ratio = f"{middle(each) / middle(found[peer]):8.2f} x {peer}" if peer in found else ""
+            ratio = f"{middle(each) / middle(found[peer]):8.3g} x {peer}" if peer in found else ""
             spread = f"  {min(each):.4g} to {max(each):.4g}" if isinstance(each, list) else ""
             print(f"  {name:48}{middle(each):12.4g}{ratio}{spread}", flush=True)
 
     def write(self, file: Path) -> None:
-        """Write all of it."""
-        write(file, self.conditions, self.figures)
+        """Write the figures with the conditions under which they were measured."""
+        found = {
+            "day": datetime.now(UTC).date().isoformat(),
+            "conditions": self.conditions,
+            "versions": VERSIONS,
+            "machine": MACHINE,
+            "figures": self.figures,
+        }
+        file.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n")
 
 
 def middle(figure: Any) -> float:

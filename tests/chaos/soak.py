@@ -321,10 +321,10 @@ def main() -> int:
         print(f"{name} grew in the second half: from {before:.6g} to {after:.6g}")
     if options.json is not None:
         told = ("minutes", "every", "pace", "seed")
-        conditions: dict[str, object] = {name: getattr(options, name) for name in told}
-        series = {name: [each[name] for each in samples] for name in MEASURES}
-        figures = {"counts": counts, "samples": series}
-        results.write(options.json, conditions, figures)
+        run = results.Run({name: getattr(options, name) for name in told})
+        run.figures["counts"] = counts
+        run.figures["samples"] = {name: [each[name] for each in samples] for name in MEASURES}
+        run.write(options.json)
     return bool(more or users.errors)
 
 
