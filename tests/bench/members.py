@@ -15,6 +15,7 @@ import zklock
 from tests.bench.results import Run
 from tests.bench.together import Worker, new_path
 from zklock._ground.clock import clock
+from zklock._pool.nodes import PoolPaths
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 MEMBERS = 3
@@ -61,7 +62,7 @@ def member(
     client = zklock.connect(hosts, timeout)
     saying = threading.Lock()
 
-    def say(what: str, key: object = None) -> None:
+    def say(what: str, key: object) -> None:
         with saying:
             pipe.send((clock(), what, key))
 
@@ -84,7 +85,6 @@ def member(
         worker = zklock.WorkerPool(client, path, shards=shards, identity=name, handler=handle)
         worker.start()
         commands = {"drain": worker.drain, "resume": worker.resume, "stop": worker.stop}
-        commands["leads"] = lambda: say("leads", worker.is_leader)
     while True:
         commands[pipe.recv()]()
 
@@ -95,8 +95,6 @@ class Player:
     def __init__(self, stage: Stage, name: str) -> None:
         self.name = name
         self.proxy = FaultProxy(stage.server.hosts)
-        self.leads = False
-        self.heard = threading.Event()
         given = (stage.kind, self.proxy.hosts, stage.path, name, stage.shards, stage.timeout)
         self._worker = Worker(member, *given)
         assert self._worker.process.pid is not None
@@ -122,11 +120,7 @@ class Player:
         try:
             while True:
                 at, what, key = self._worker.pipe.recv()
-                if what == "leads":
-                    self.leads = key
-                    self.heard.set()
-                else:
-                    self._stage.hear(at, self.name, what, key)
+                self._stage.hear(at, self.name, what, key)
         except (EOFError, ConnectionResetError):
             return
 
@@ -139,7 +133,9 @@ class Stage:
     ) -> None:
         self.server, self.kind, self.shards, self.timeout = server, kind, shards, timeout
         self.path = new_path()
-        self._client = stack.enter_context(zklock.connect(server.hosts))
+        client = stack.enter_context(zklock.connect(server.hosts))
+        where = self.path if kind == "election" else PoolPaths(self.path).leader
+        self._election = zklock.LeaderElection(client, where)
         self._lock = threading.Lock()
         self._number = 0
         self._grants: dict[object, list[tuple[float, str]]] = defaultdict(list)
@@ -188,26 +184,22 @@ class Stage:
     def _settled(self) -> bool:
         with self._lock:
             owners = dict(self._owners)
+        there = {one.identity for one in self._election.members()}
+        if there != set(self._players):
+            return False
         if self.kind == "election":
-            election = zklock.LeaderElection(self._client, self.path)
-            there = {one.identity for one in election.members()}
-            return there == set(self._players) and owners.get(LEADS) in there
+            return owners.get(LEADS) in there
         sizes = [list(owners.values()).count(name) for name in self._players]
         return sum(sizes) == self.shards and max(sizes) - min(sizes) <= 1
 
     def _chosen(self, cause: str) -> Player:
         if self.kind == "election":
             return self._players[self._owners[LEADS]]
-        leading: list[Player] = []
-        while not leading:
-            for player in self._players.values():
-                player.heard.clear()
-                player.tell("leads")
-                assert player.heard.wait(PATIENCE)
-            leading = [player for player in self._players.values() if player.leads]
+        leader = self._election.leader()
+        assert leader is not None
         if cause == "crash of the leader":
-            return leading[0]
-        return next(player for player in self._players.values() if player not in leading)
+            return self._players[leader.identity]
+        return next(it for name, it in self._players.items() if name != leader.identity)
 
     @staticmethod
     def _do(cause: str, player: Player) -> float:
