@@ -7,9 +7,9 @@ loses its connection or its session; a caller gives up or gives back; an operato
 that was reached before, on whatever way, is not entered again. So all executions are covered,
 within the bounds of a `Bounds`.
 
-**States.** Two worlds are the same state if everything that decides how they go on is the same:
-what each server has applied and will apply, what is under way, and for each suspended generator its
-frames: the instruction, and the local variables that may still be read (`tests.unit.spelling`).
+**States.** Two worlds are the same state if all that they are made of is the same: what each server
+has applied and will apply, what is under way, and for each suspended generator its frames: the
+instruction, and the local variables (`tests.unit.spelling`).
 
 **Replays.** A suspended generator cannot be copied. So a state is reached again by taking the same
 steps in a new world, which is why nothing here may depend on chance, addresses or the clock.
@@ -17,8 +17,7 @@ steps in a new world, which is why nothing here may depend on chance, addresses 
 **Reductions**, none of which loses a violation:
 
 1. *Clients are alike.* A client takes its first step only after the one before it in the list has
-   taken its own. Any execution becomes such a one when the clients are renamed. When all may act,
-   two states that differ only in which client is which are one.
+   taken its own. Any execution becomes such a one when the clients are renamed.
 2. *A reconnection is to the server that lags most.* It may catch up before it does anything else,
    so what any other server does, it does too.
 3. *A loss of the connection carries out nothing.* That requests were carried out, and their replies
@@ -38,7 +37,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from tests.fakes import Client, FakeGrant, Server, Tree, outcome, uuids
 from tests.unit.spelling import spelled
@@ -68,28 +67,6 @@ class Bounds:
     """Whether the parent is there from the start."""
     depth: int = 400
     """An execution of more steps than this goes on and on."""
-
-
-class Played(Protocol):
-    """What is explored: see ``World``."""
-
-    def steps(self) -> list[Step]:
-        """Return the steps that can be taken."""
-
-    def take(self, step: Step) -> None:
-        """Take a step, and look whether all is right."""
-
-    def repeat(self, steps: Iterable[Step]) -> None:
-        """Take steps again, after which all was right."""
-
-    def at_rest(self, steps: list[Step]) -> bool:
-        """Whether nothing happens any more by itself, where these steps can be taken."""
-
-    def rest(self) -> None:
-        """Fail if something is left."""
-
-
-W = TypeVar("W", bound=Played)
 
 
 class World:
@@ -379,33 +356,15 @@ class Covered:
     taken: set[str] = field(default_factory=set)
 
 
-def explore(
-    bounds: Bounds,
-    make: Callable[[Bounds], World] = World,
-    *,
-    spell: Callable[[World], bytes] = spelled,
-    tell: Callable[[Covered], object] = lambda covered: None,
-) -> Covered:
-    """Take every step from every state of some contenders; see ``search``."""
-    return search(functools.partial(make, bounds), spell, tell=tell, depth=bounds.depth)
-
-
-def search(
-    make: Callable[[], W],
-    spell: Callable[[W], bytes],
-    *,
-    tell: Callable[[Covered], object] = lambda covered: None,
-    depth: int = 400,
-) -> Covered:
+def explore(bounds: Bounds, tell: Callable[[Covered], object] = lambda covered: None) -> Covered:
     """Take every step from every state, once; raise `Found` if a promise is broken.
 
-    ``tell`` is called after each step. States are the same if ``spell`` returns the same. An
-    execution of more than ``depth`` steps goes on and on.
+    ``tell`` is called after each step.
     """
     covered = Covered()
     trace: list[Step] = []
-    world = make()
-    seen = {spell(world)}
+    world = World(bounds)
+    seen = {spelled(world)}
     waiting = [world.steps()]  # the steps still to be taken, from each state on the way
     fresh = True  # whether the world is the state at the end of the trace
     while waiting:
@@ -418,14 +377,14 @@ def search(
         step = waiting[-1].pop()
         try:
             if not fresh:
-                world = make()
+                world = World(bounds)
                 world.repeat(trace)
             trace.append(step)
             world.take(step)
             covered.taken.add(step[0])
             covered.steps += 1
             tell(covered)
-            key = spell(world)
+            key = spelled(world)
             if key in seen:
                 trace.pop()
                 fresh = False
@@ -433,7 +392,7 @@ def search(
             seen.add(key)
             covered.states += 1
             covered.deepest = max(covered.deepest, len(trace))
-            assert len(trace) < depth, "it goes on and on"
+            assert len(trace) < bounds.depth, "it goes on and on"
             steps = world.steps()
             if world.at_rest(steps):
                 covered.ends += 1
