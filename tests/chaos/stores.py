@@ -14,7 +14,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -47,21 +47,6 @@ class Fenced(Protocol):
     @property
     def path(self) -> str:
         """Its znode."""
-
-
-class Store(Protocol):
-    """What a holder asks of a store."""
-
-    name: str
-
-    def read(self, lock: str, grant: Fenced) -> int | None:
-        """Claim the store for this token where that is needed, and return the counter.
-
-        ``None``: refused, or no answer.
-        """
-
-    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
-        """Set the counter and log the write; return what became of it."""
 
 
 class SqliteStore:
@@ -102,7 +87,7 @@ class SqliteStore:
             guard.create()
 
     def read(self, lock: str, grant: Fenced) -> int | None:
-        """Claim the mark and return the counter, in one transaction."""
+        """Claim the mark and return the counter, in one transaction; ``None``: refused."""
         try:
             with self._advanced(lock, grant):
                 ((value,),) = self._db.execute("SELECT value FROM guarded WHERE lock = ?", (lock,))
@@ -231,6 +216,9 @@ class ZooKeeperStore:
     @classmethod
     def _log(cls, lock: str) -> str:
         return f"{ROOT}/{cls.kept}/{lock.rpartition('/')[2]}"
+
+
+Store: TypeAlias = SqliteStore | ZooKeeperStore
 
 
 class GuardedStore(ZooKeeperStore):
