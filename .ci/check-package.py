@@ -27,6 +27,14 @@ def check(wheel: Path, sdist: Path, source: Path) -> list[str]:
         entries = archive.read(f"{info}/entry_points.txt").decode()
     # What goes elsewhere than into site-packages: completions and man pages.
     data = info.replace(".dist-info", ".data")
+    for shared in (
+        "bash-completion/completions/zklock",
+        "zsh/site-functions/_zklock",
+        "fish/vendor_completions.d/zklock.fish",
+        "man/man1/zklock.1",
+        "man/man1/zklock-run.1",
+    ):
+        insist(f"not in the wheel: {shared}", f"{data}/data/share/{shared}" in names)
     tops = {name.split("/")[0] for name in names} - {info, data}
     insist(f"the wheel has one name at the top, zklock, but has {sorted(tops)}", tops == {"zklock"})
     told = {str(each.relative_to(source)) for each in (source / "zklock").rglob("*")}
