@@ -23,9 +23,10 @@ _MANUAL = "zklock"
 _PLACES = {
     "bash": "share/bash-completion/completions/zklock",
     "zsh": "share/zsh/site-functions/_zklock",
+    "fish": "share/fish/vendor_completions.d/zklock.fish",
 }
-_COMMAND = {"bash": "_zklock_command", "zsh": "_zklock_command"}
-_LOCKS = {"bash": "_zklock_locks", "zsh": "_zklock_locks"}
+_COMMAND = {**dict.fromkeys(_PLACES, "_zklock_command"), "fish": "(_zklock_command)"}
+_LOCKS = {**dict.fromkeys(_PLACES, "_zklock_locks"), "fish": "(_zklock_locks)"}
 _LS = "zklock ls --connect-timeout 2 2>/dev/null | sed 's/  .*//'"
 _FUNCTIONS = {
     "bash": f"""\
@@ -60,18 +61,18 @@ _zklock_command() {{
   fi
 }}
 """,
-}
-_OFFER = "complete -c zklock -n"
-_FISH = f"""\
-function __zklock_locks
+    "fish": f"""\
+function _zklock_locks
     {_LS}
 end
-function __zklock_command
+function _zklock_command
     set -l words (commandline -opc)
     set -l at (contains -i -- -- $words); or return
     set -l command (string join ' ' -- (string escape -- $words[(math $at + 1)..-1]))
     complete -C "$command "(commandline -ct | string collect)
-end"""
+end
+""",
+}
 
 
 def write(folder: Path) -> list[Path]:
@@ -105,45 +106,10 @@ def _files() -> Iterator[tuple[str, str]]:
                 action.complete = _LOCKS  # type: ignore[attr-defined]
     for shell, place in _PLACES.items():
         yield place, shtab.complete(whole, shell, preamble=_FUNCTIONS[shell])
-    yield "share/fish/vendor_completions.d/zklock.fish", "\n".join(_fish(commands)) + "\n"
     yield "share/man/man1/zklock.1", _page(_overview(), "zklock", "locks on ZooKeeper")
     for name, command in commands.items():
         page = f"zklock-{name}"
         yield f"share/man/man1/{page}.1", _page(command, page, parser.COMMANDS[name])
-
-
-def _fish(commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    """Return the lines of the completions for fish, which shtab does not make."""
-    yield _FISH
-    for name, command in commands.items():
-        text = _fish_text(parser.COMMANDS[name])
-        yield f"{_OFFER} '__fish_use_subcommand' -f -a {name} -d {text}"
-        for action in command._actions:
-            if action.help == argparse.SUPPRESS:
-                continue
-            line = [_OFFER, f"'__fish_seen_subcommand_from {name}'"]
-            line += [
-                f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
-                for option in action.option_strings
-            ]
-            if action.option_strings:
-                line.append(f"-d {_fish_text(action.help or '')}")
-            if action.choices:
-                line.append(f"-a {_fish_text(' '.join(map(str, action.choices)))}")
-            elif action.metavar == "PATH":
-                line.append("-a '(__zklock_locks)'")
-            elif action.nargs == argparse.REMAINDER:
-                line.append("-a '(__zklock_command)'")
-            if action.nargs == 0 or not action.option_strings:
-                line.append("-f")
-            else:
-                line.append("-r -F" if action.metavar == "FILE" else "-x")
-            if action.option_strings or len(line) > len((_OFFER, name, "-f")):
-                yield " ".join(line)
-
-
-def _fish_text(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("%%", "%") + "'"
 
 
 def _overview() -> argparse.ArgumentParser:
