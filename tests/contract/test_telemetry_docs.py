@@ -56,7 +56,7 @@ def expressions() -> Iterator[Any]:
 def of_exporter() -> Exported:
     """Return the names and labels of the exporter's metrics."""
     look = Look(connected=True)
-    return {it.name: set(it.labels) for it in metrics(look)}
+    return {it.name: set(it._labelnames) for it in metrics(look)}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
 from zklock.cli.view.live import Look, looks
-from zklock.cli.view.metrics import metrics
 from zklock.cli.view.reader import Reader
 
 if TYPE_CHECKING:
@@ -79,14 +78,10 @@ class _Collector:
         self.look = Look()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics, as Prometheus' client wants them."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+        """Yield the metrics."""
+        from zklock.cli.view.metrics import metrics  # noqa: PLC0415 - an extra
 
-        for metric in metrics(self.look):
-            family = GaugeMetricFamily(metric.name, metric.text, labels=list(metric.labels))
-            for values, number in metric.samples:
-                family.add_metric(list(values), number)
-            yield family
+        return metrics(self.look)
 
 
 def _address(text: str) -> tuple[str, int]:

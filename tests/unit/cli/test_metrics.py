@@ -12,9 +12,10 @@ from zklock.token import FencingToken
 
 
 def told(look: Look) -> dict[str, dict[tuple[str, ...], float]]:
-    found = list(metrics(look))
-    assert all(len(values) == len(it.labels) for it in found for values, _ in it.samples)
-    return {it.name: {tuple(values): number for values, number in it.samples} for it in found}
+    return {
+        it.name: {tuple(sample.labels.values()): sample.value for sample in it.samples}
+        for it in metrics(look)
+    }
 
 
 def look_at(world: World) -> Look:
