@@ -11,8 +11,9 @@ from zklock.cli.saying import say, say_limits, say_missing, say_orphans
 from zklock.cli.status import Status
 from zklock.cli.view.model import LockView, Picture, Place
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, json_of, many, named, plain, short
+from zklock.cli.view.text import Table, json_of, many, named, plain, short
 
+_COLUMNS = ("path", "kind", "holders", "waiting")
 DESCRIPTION = """\
 Print the locks and pools in use at and below a node: the kind, the holder, its age, and the number
 of waiters. A lock without contenders looks like any other node. Exit status 66 if there is no such
@@ -46,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
         found.sort(key=lambda one: one["path"])
         print("[", ",\n".join(json_of(**one) for one in found), "]", sep="")
     else:
-        print(*aligned(_rows(seen)), sep="\n", end="\n" if seen.locks or seen.pools else "")
+        for line in Table(_COLUMNS, _rows(seen)).lines(headed=False):
+            print(line)
     if reader.missing:
         return say_missing("ls", options.root)
     say_limits("ls", reader)

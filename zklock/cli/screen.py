@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -21,7 +21,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from zklock.cli.view import table
 from zklock.cli.view.live import Look
-from zklock.cli.view.text import fitted, middle, plain
+from zklock.cli.view.text import Table, middle, plain
 
 _ORDERS = list(table.Order)
 _STDIN = 0
@@ -38,32 +38,22 @@ class _Table(DataTable[Text]):
     def __init__(self, name: str) -> None:
         super().__init__(id=name, cursor_type="row", zebra_stripes=True)
 
-    def show(
-        self,
-        heads: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        keys: Sequence[str],
-        drops: Sequence[str],
-        least: Mapping[str, int],
-    ) -> None:
-        """Show these rows below the heads; the keys name them. For the others see ``fitted``."""
-        width = self.app.size.width - 2
-        heads, *rows = fitted([heads, *rows], width, table.SHRINKS, drops, least)
-        before = self.chosen()
-        at = self.cursor_row
-        top = self.scroll_offset.y
+    def show(self, table: Table) -> None:
+        """Show a table, as far as there is room."""
+        table = table.fitted(self.app.size.width - 2)
+        before, at, top = self.chosen(), self.cursor_row, self.scroll_offset.y
         # With widths of its own a column is right at once; otherwise lines that were drawn before
         # the widths were measured may stay as they are.
         self.clear(columns=True)
-        for number, head in enumerate(heads):
-            longest = max((cell_len(row[number]) for row in rows), default=0)
+        for number, head in enumerate(table.heads):
+            longest = max((cell_len(row[number]) for row in table.rows), default=0)
             self.add_column(head.upper(), width=max(len(head), longest))
-        for key, row in zip(keys, rows, strict=True):
+        for key, row in zip(table.keys, table.rows, strict=True):
             self.add_row(*map(Text, row), key=key)
-        if before is not None and before in keys:
-            at = list(keys).index(before)
-        if keys:
-            self.move_cursor(row=min(at, len(keys) - 1), scroll=False)
+        if before in table.keys:
+            at = table.keys.index(before)
+        if table.keys:
+            self.move_cursor(row=min(at, len(table.keys) - 1), scroll=False)
             self.scroll_to(y=top, animate=False)
 
     def chosen(self) -> str | None:
@@ -80,8 +70,7 @@ class _Queue(Screen[None]):
 
     def __init__(self, key: str, newest: Callable[[], Look]) -> None:
         super().__init__()
-        self._path = key.removesuffix(table.POOL_ROW)
-        self._is_pool = key != self._path
+        self._key = key
         self._newest = newest
 
     def compose(self) -> ComposeResult:
@@ -97,23 +86,9 @@ class _Queue(Screen[None]):
     def refresh_rows(self) -> None:
         """Show the newest look."""
         look = self._newest()
-        rows: list[list[str]] = []
-        keys: list[str] = []
-        heads = table.heads(table.QUEUE_COLUMNS, look)
-        head = "nobody holds or waits"
-        for lock in look.picture.locks:
-            if lock.path == self._path and not self._is_pool:
-                rows = table.queue_rows(lock, look.addresses)
-                keys = [place.contender.path for place in lock.places]
-                head = f"{lock.what.value}, {len(lock.holders)} hold, {len(lock.waiting)} wait"
-        for pool in look.picture.pools:
-            if pool.path == self._path and self._is_pool:
-                heads = list(table.WORKER_COLUMNS)
-                rows = table.worker_rows(pool)
-                keys = [str(number) for number in range(len(rows))]
-                head = f"pool, {pool.shards} shards, {pool.orphans} without an owner"
-        self.query_one("#head", Static).update(_headed(self._path, head, look))
-        self.query_one(_Table).show(heads, rows, keys, table.QUEUE_DROPS, {})
+        head, found = table.opened(look, self._key)
+        self.query_one("#head", Static).update(_headed(table.path_of(self._key), head, look))
+        self.query_one(_Table).show(found)
 
 
 class Top(App[None]):
@@ -226,16 +201,13 @@ class Top(App[None]):
 
     def _draw(self) -> None:
         look = self._look or Look()
-        rows = table.rows(look, self._order, self._part)
         head = "reading ..." if self._look is None else table.summary(look)
         head += f"; by {self._order.value}"
         if self._part:
             head += f"; with {self._part!r}"
         main = self.screen_stack[0]
         main.query_one("#head", Static).update(_headed(self._root, head, look))
-        heads = table.heads(table.COLUMNS, look)
-        cells, keys = [row.cells() for row in rows], [row.key for row in rows]
-        main.query_one(_Table).show(heads, cells, keys, table.DROPS, table.least(rows))
+        main.query_one(_Table).show(table.locks(look, self._order, self._part))
         if isinstance(self.screen, _Queue):
             self.screen.refresh_rows()
 

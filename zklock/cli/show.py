@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from zklock.cli import connection
@@ -12,10 +13,9 @@ from zklock.cli.saying import columns, say_limits, say_missing, say_orphans
 from zklock.cli.status import Status
 from zklock.cli.view.model import Found, LockView, PoolView, What, below
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.table import QUEUE_COLUMNS, queue_rows
-from zklock.cli.view.text import aligned, fitted, json_of, many, named, plain
+from zklock.cli.view.table import queue
+from zklock.cli.view.text import json_of, many, named, plain
 
-_FITTED = ("identity", "session", "token")
 _COLUMNS = ("state", "place", "kind", "token", "session", "age", "identity")
 DESCRIPTION = """\
 Print the contenders of a lock, a semaphore or an election, of zklock and of other libraries, in
@@ -103,12 +103,8 @@ def _queue(lock: LockView) -> Iterator[str]:
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "
         f"{waiting} wait{'s' * (waiting == 1)}{kept}"
     )
-    rows = [[row[at] for at in map(QUEUE_COLUMNS.index, _COLUMNS)] for row in queue_rows(lock, {})]
-    width = columns()
-    if width is not None:
-        heads = [name if name in _FITTED else "" for name in _COLUMNS]  # they are not shown
-        _, *rows = fitted([heads, *rows], width, _FITTED[:1], _FITTED[1:])
-    yield from aligned(rows, width)
+    found = replace(queue(lock, {}).only(*_COLUMNS), drops=("session", "token"))
+    yield from found.lines(columns(), headed=False)
 
 
 def _pool(pool: PoolView) -> Iterator[str]:

@@ -16,7 +16,7 @@ from zklock.cli.view import table
 from zklock.cli.view.clients import Clients, addressed, sessions_of
 from zklock.cli.view.live import look, looks
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import aligned, fitted, json_of
+from zklock.cli.view.text import json_of
 
 _STOP_SECONDS = 1.0
 DESCRIPTION = """\
@@ -91,15 +91,8 @@ def _once(options: argparse.Namespace) -> int:
         print(json_of(path=options.root, **table.to_json(seen, options.sort, options.filter)))
         return Status.OK
     print(table.summary(seen))
-    rows = table.rows(seen, options.sort, options.filter)
-    found = [row.cells() for row in rows]
-    heads = table.heads(table.COLUMNS, seen)
-    width = columns()
-    if width is not None:
-        heads, *found = fitted(
-            [heads, *found], width, table.SHRINKS, table.DROPS, table.least(rows)
-        )
-    for line in aligned([list(map(str.upper, heads)), *found] if found else [], width):
+    found = table.locks(seen, options.sort, options.filter)
+    for line in found.lines(columns()):
         print(line)
     return Status.OK
 

@@ -10,8 +10,8 @@ from zklock.cli.view.live import Look
 from zklock.cli.view.table import (
     COLUMNS,
     Order,
-    heads,
-    queue_rows,
+    locks,
+    queue,
     rows,
     summary,
     to_json,
@@ -41,7 +41,7 @@ def test_orders() -> None:
     look = seen(some())
 
     def order(by: Order) -> list[str]:
-        return [row.path for row in rows(look, by)]
+        return [row.key for row in rows(look, by)]
 
     assert order(Order.WAITING) == ["/busy", "/late", "/old", "/permits"]
     assert order(Order.PATH) == ["/busy", "/late", "/old", "/permits"]
@@ -51,20 +51,20 @@ def test_orders() -> None:
 
 def test_a_filter_looks_at_path_kind_and_holder() -> None:
     look = seen(some())
-    assert [row.path for row in rows(look, part="LATE")] == ["/late"]
-    assert [row.path for row in rows(look, part="semaphore of 2")] == ["/permits"]
-    assert [row.path for row in rows(look, part="host-7")] == ["/late", "/old"]
+    assert [row.key for row in rows(look, part="LATE")] == ["/late"]
+    assert [row.key for row in rows(look, part="semaphore of 2")] == ["/permits"]
+    assert [row.key for row in rows(look, part="host-7")] == ["/late", "/old"]
     assert rows(look, part="no such") == []
 
 
 def test_cells() -> None:
     look = seen(some())
     busy, *_, permits = rows(look)
-    assert len(busy.cells()) == len(COLUMNS)
-    assert busy.cells()[:3] == ["/busy", "lock", "host-8"]
-    assert (busy.cells()[4], busy.cells()[6:]) == ("2", ["0000000000000007-0000000000", "0x2"])
-    assert permits.cells()[1:3] == ["semaphore of 2", "a and 1 more"]
-    assert permits.cells()[5:] == ["-", "-", "-"]
+    assert len(busy.cells) == len(COLUMNS)
+    assert busy.cells[:3] == ["/busy", "lock", "host-8"]
+    assert (busy.cells[4], busy.cells[6:]) == ("2", ["0000000000000007-0000000000", "0x2"])
+    assert permits.cells[1:3] == ["semaphore of 2", "a and 1 more"]
+    assert permits.cells[5:] == ["-", "-", "-"]
 
 
 def test_what_is_kept() -> None:
@@ -74,25 +74,25 @@ def test_what_is_kept() -> None:
     world.queue("/latch", 7, "host-7\0payload=a2VlcHM=", "latch")
     look = seen(world)
     (kept,) = rows(look, part="/kept")
-    assert kept.holder == "host-5 (kept)"
+    assert kept.cells[2] == "host-5 (kept)"
     (lock,) = (lock for lock in look.picture.locks if lock.path == "/kept")
-    assert [row[1] for row in queue_rows(lock, {})] == ["keeps", "waits"]
+    assert [row[1] for row in queue(lock, {}).rows] == ["keeps", "waits"]
     (latch,) = rows(look, part="/latch")
-    assert latch.holder == "host-7", "a member of an election may say what it likes"
+    assert latch.cells[2] == "host-7", "a member of an election may say what it likes"
 
 
 def test_the_addresses_of_clients_are_the_last_column() -> None:
     look = replace(seen(some()), addresses={2: "10.0.0.8:4711", 3: "\x1b:1"})
-    assert heads(COLUMNS, look) == [*COLUMNS, "client"]
-    assert heads(COLUMNS, seen(some())) == [*COLUMNS]
-    cells = {row.path: row.cells() for row in rows(look)}
+    assert locks(look).heads == [*COLUMNS, "client"]
+    assert locks(seen(some())).heads == [*COLUMNS]
+    cells = {row.key: row.cells for row in rows(look)}
     assert all(len(row) == len(COLUMNS) + 1 for row in cells.values())
     assert {path: row[-1] for path, row in cells.items()} == {
         "/busy": "10.0.0.8:4711", "/late": "-", "/old": "-", "/permits": "-"
     }  # fmt: skip
     (busy,) = (lock for lock in look.picture.locks if lock.path == "/busy")
-    queue = [row[-1] for row in queue_rows(busy, look.addresses)]
-    assert queue == ["10.0.0.8:4711", "\\x1b:1", "\\x1b:1"]
+    addresses = [row[-1] for row in queue(busy, look.addresses).rows]
+    assert addresses == ["10.0.0.8:4711", "\\x1b:1", "\\x1b:1"]
     told = to_json(look, Order.PATH, "")["locks"][0]["contenders"]
     assert [one["address"] for one in told] == ["10.0.0.8:4711", "\x1b:1", "\x1b:1"]
 
@@ -120,9 +120,9 @@ def test_a_persistent_contender_has_no_session_and_a_remedy() -> None:
     node = world.queue("/locks/old one", 0, "gone")
     other = world.queue("/locks/old one", 0, "gone, too")
     (lock,) = world.picture().locks
-    assert [row[6] for row in queue_rows(lock, {})] == ["none", "none"]
+    assert [row[6] for row in queue(lock, {}).rows] == ["none", "none"]
     (row,) = rows(seen(world))
-    assert row.session == "none"
+    assert row.cells[-1] == "none"
     stays = "belongs to no session: it stays when its process ends, and later contenders wait for"
     assert list(lock.orphans()) == [
         (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from zklock.cli.view.text import (
-    aligned,
-    fitted,
+    Table,
     lines,
     many,
     middle,
@@ -56,21 +57,31 @@ def test_texts_lose_their_middles_and_columns_go() -> None:
     assert middle("abcdefghij", 10) == "abcdefghij"
     assert middle("abcdefghijk", 10) == "abc...hijk"
     assert [middle("abcdef", size) for size in range(5)] == ["", ".", "..", "...", "...f"]
-    rows = [["path", "kind", "holder", "token"], ["/p" * 60, "lock", "h" * 40, "t" * 27]]
-    assert fitted(rows, 200, ["path", "holder"], ["token"]) == rows
+    heads, row = ("path", "kind", "holder", "token"), ["/p" * 60, "lock", "h" * 40, "t" * 27]
+    table = Table(heads, [row], shrinks=["path", "holder"], drops=["token"])
+    assert table.fitted(200) == table
     for width in (179, 150, 120, 70, 69, 68, 60, 48):
-        found = fitted(rows, width, ["path", "holder"], ["token"])
-        (line,) = aligned(found)[1:]
+        found = table.fitted(width)
+        (line,) = found.lines(headed=False)
         assert len(line) <= width
-        assert ("token" in found[0]) == (width >= 16 + 4 + 16 + 27 + 6)
-    assert fitted(rows, 10, ["path"], ["token"])[0] == ["path", "kind", "holder"]
-    assert fitted(rows, 10, [], []) == rows
+        assert ("token" in found.heads) == (width >= 16 + 4 + 16 + 27 + 6)
+    assert replace(table, shrinks=["path"]).fitted(10).heads == ("path", "kind", "holder")
+    assert replace(table, shrinks=[], drops=[]).fitted(10).rows == [row]
+    assert table.only("token", "kind").rows == [["t" * 27, "lock"]]
+
+
+def test_names_that_are_not_shown_take_no_room() -> None:
+    table = Table(["path", "a long name"], [["/p" * 9, "x"]], shrinks=["path"])
+    assert table.lines(21, headed=False) == [f"{'/p' * 9}  x"]
+    assert table.lines(29)[1] == "/p/p/p...p/p/p/p  x"
 
 
 def test_lines_are_aligned_and_cut() -> None:
-    assert aligned([["a", "bb"], ["ccc", "d"]]) == ["a    bb", "ccc  d"]
-    assert aligned([["a", "bbbbbb"]], width=5) == ["a  b>"]
-    assert aligned([]) == []
+    table = Table(["n", "m"], [["a", "bb"], ["ccc", "d"]])
+    assert table.lines() == ["N    M", "a    bb", "ccc  d"]
+    assert table.lines(headed=False) == ["a    bb", "ccc  d"]
+    assert Table(["n", "m"], [["a", "bbbbbb"]]).lines(5, headed=False) == ["a  b>"]
+    assert Table(["n"], []).lines() == []
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
-"""The rows of a table of locks and pools, sorted and filtered; and of one queue. Pure."""
+"""The tables of locks and pools, of one queue, and of the workers of a pool. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from zklock.cli.view.live import Look
 from zklock.cli.view.model import LockView, Place, PoolView, What
-from zklock.cli.view.text import many, named, plain, rough, short
+from zklock.cli.view.text import Table, many, named, plain, rough, short
 
 
 class Order(Enum):
@@ -21,59 +20,26 @@ class Order(Enum):
     PATH = "path"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A lock, a semaphore, an election or a pool."""
+class Row(NamedTuple):
+    """A lock, a semaphore, an election or a pool: its texts, and the numbers for the order.
 
-    path: str
-    kind: str
-    holder: str
-    held: float | None
-    waiting: int
-    wait: float | None
-    token: str
-    session: str
-    client: str | None = None
-    """``None`` if there is no such column."""
+    ``key`` tells it from all others: beside a pool's nodes, a lock's may stand.
+    """
 
-    @property
-    def key(self) -> str:
-        """What tells this row from all others: beside a pool's nodes, a lock's may stand."""
-        return f"{self.path}{POOL_ROW}" if self.kind == What.POOL.value else self.path
-
-    def cells(self) -> list[str]:
-        """Return the texts of the columns."""
-        return [
-            plain(self.path),
-            self.kind,
-            plain(self.holder),
-            short(self.held),
-            str(self.waiting),
-            short(self.wait),
-            self.token,
-            self.session,
-            *([] if self.client is None else [self.client]),
-        ]
+    key: str
+    cells: Sequence[str]
+    waiting: int = 0
+    wait: float | None = None
+    held: float | None = None
 
 
 COLUMNS = ("path", "kind", "holder", "held", "waiting", "wait", "token", "session")
 QUEUE_COLUMNS = ("place", "state", "kind", "identity", "age", "token", "session")
 WORKER_COLUMNS = ("worker", "owns", "assigned", "state")
-SHRINKS = ("path", "holder", "identity", "worker")
-"""The columns whose texts lose their middles where there is little room."""
-DROPS = ("session", "token", "client")
-"""The columns of locks that go where there is too little room, one after the other."""
-QUEUE_DROPS = ("token", "session", "client")
-"""The columns of a queue that go where there is too little room, one after the other."""
-POOL_ROW = "\0pool"
-"""The end of the key of a pool's row. No path has it."""
 CLIENT = "client"
 """The last column of locks and queues, if the address of any client is known."""
-
-
-def heads(columns: Sequence[str], look: Look) -> list[str]:
-    """Return the columns of ``COLUMNS`` or ``QUEUE_COLUMNS`` that this look fills."""
-    return [*columns, CLIENT] if look.addresses else [*columns]
+_POOL_ROW = "\0pool"
+"""The end of the key of a pool's row. No path has it."""
 
 
 def rows(look: Look, order: Order = Order.WAITING, part: str = "") -> list[Row]:
@@ -81,26 +47,52 @@ def rows(look: Look, order: Order = Order.WAITING, part: str = "") -> list[Row]:
     found = [_lock(lock, look.addresses) for lock in look.picture.locks]
     found += [_pool(pool, look.addresses) for pool in look.picture.pools]
     wanted = part.casefold()
-    found = [row for row in found if wanted in f"{row.path}\0{row.kind}\0{row.holder}".casefold()]
+    found = [row for row in found if wanted in "\0".join(row.cells[:3]).casefold()]
     keys: dict[Order, Any] = {
-        Order.WAITING: lambda row: (-row.waiting, row.path),
-        Order.WAIT: lambda row: (-(row.wait or 0.0), row.path),
-        Order.HELD: lambda row: (-(row.held or 0.0), row.path),
-        Order.PATH: lambda row: row.path,
+        Order.WAITING: lambda row: (-row.waiting, row.key),
+        Order.WAIT: lambda row: (-(row.wait or 0.0), row.key),
+        Order.HELD: lambda row: (-(row.held or 0.0), row.key),
+        Order.PATH: lambda row: row.key,
     }
     return sorted(found, key=keys[order])
 
 
-def least(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the least widths of the columns that shrink: the text of a pool stays whole."""
-    pools = [len(row.holder) for row in rows if row.kind == What.POOL.value]
+def locks(look: Look, order: Order = Order.WAITING, part: str = "") -> Table:
+    """Return the table of ``rows``. Where there is little room, a pool's text stays whole."""
+    found = rows(look, order, part)
+    pools = [len(row.cells[2]) for row in found if row.key.endswith(_POOL_ROW)]
     holder = min(max(pools, default=0), 24)
-    return {"holder": holder, "path": 32 - holder} if holder > 16 else {}
+    return Table(
+        _heads(COLUMNS, look.addresses),
+        [row.cells for row in found],
+        [row.key for row in found],
+        shrinks=("path", "holder"),
+        drops=("session", "token", CLIENT),
+        least={"holder": holder, "path": 32 - holder} if holder > 16 else {},
+    )
 
 
-def queue_rows(lock: LockView, addresses: Mapping[int, str]) -> list[list[str]]:
-    """Return the rows of one queue."""
-    return [
+def opened(look: Look, key: str) -> tuple[str, Table]:
+    """Return what is behind the row with this key: the line above it, and its table."""
+    for pool in look.picture.pools:
+        if f"{pool.path}{_POOL_ROW}" == key:
+            head = f"pool, {pool.shards} shards, {pool.orphans} without an owner"
+            return head, _workers(pool)
+    for lock in look.picture.locks:
+        if lock.path == key:
+            head = f"{lock.what.value}, {len(lock.holders)} hold, {len(lock.waiting)} wait"
+            return head, queue(lock, look.addresses)
+    return "nobody holds or waits", Table(_heads(QUEUE_COLUMNS, look.addresses), [])
+
+
+def path_of(key: str) -> str:
+    """Return the path of the row with this key."""
+    return key.removesuffix(_POOL_ROW)
+
+
+def queue(lock: LockView, addresses: Mapping[int, str]) -> Table:
+    """Return the table of one queue."""
+    found = [
         [
             "-" if number is None else str(number),
             place.state,
@@ -109,15 +101,21 @@ def queue_rows(lock: LockView, addresses: Mapping[int, str]) -> list[list[str]]:
             short(place.age),
             "-" if place.contender.token is None else str(place.contender.token),
             place.shown_session,
-            *([_client(place, addresses)] if addresses else []),
+            *_client(place, addresses),
         ]
         for number, place in lock.numbered()
     ]
+    return Table(
+        _heads(QUEUE_COLUMNS, addresses),
+        found,
+        [place.contender.path for place in lock.places],
+        shrinks=("identity",),
+        drops=("token", "session", CLIENT),
+    )
 
 
-def worker_rows(pool: PoolView) -> list[list[str]]:
-    """Return the rows of a pool's workers."""
-    return [
+def _workers(pool: PoolView) -> Table:
+    found = [
         [
             plain(worker.identity),
             str(worker.owned),
@@ -126,6 +124,7 @@ def worker_rows(pool: PoolView) -> list[list[str]]:
         ]
         for worker in pool.workers
     ]
+    return Table(WORKER_COLUMNS, found, list(map(str, range(len(found)))), shrinks=("worker",))
 
 
 def summary(look: Look) -> str:
@@ -153,7 +152,7 @@ def summary(look: Look) -> str:
 def to_json(look: Look, order: Order, part: str) -> dict[str, Any]:
     """Return what is there, for ``json.dumps``."""
     locks = {lock.path: lock for lock in look.picture.locks}
-    pools = {f"{pool.path}{POOL_ROW}": pool for pool in look.picture.pools}
+    pools = {f"{pool.path}{_POOL_ROW}": pool for pool in look.picture.pools}
     shown = [row.key for row in rows(look, order, part)]
     return {
         "locks": [
@@ -177,33 +176,40 @@ def to_json(look: Look, order: Order, part: str) -> dict[str, Any]:
     }
 
 
-def _client(place: Place, addresses: Mapping[int, str]) -> str:
-    return plain(addresses.get(place.contender.session_id or 0, "-"))
+def _heads(columns: Sequence[str], addresses: Mapping[int, str]) -> list[str]:
+    return [*columns, CLIENT] if addresses else [*columns]
+
+
+def _client(place: Place | None, addresses: Mapping[int, str]) -> list[str]:
+    """Return the text for the last column, if there is one."""
+    session = place.contender.session_id if place else None
+    return [plain(addresses.get(session or 0, "-"))] if addresses else []
 
 
 def _lock(lock: LockView, addresses: Mapping[int, str]) -> Row:
     holders, waiting = lock.holders, lock.waiting
-    names = _names(holders)
+    held, wait = _oldest(holders), _oldest(waiting)
     first = holders[0] if len(holders) == 1 else None
     token = first.contender.token if first is not None else None
-    return Row(
-        lock.path,
+    cells = [
+        plain(lock.path),
         lock.name,
-        names,
-        _oldest(holders),
-        len(waiting),
-        _oldest(waiting),
+        _names(holders),
+        short(held),
+        str(len(waiting)),
+        short(wait),
         "-" if token is None else str(token),
         "-" if first is None else first.shown_session,
-        (_client(first, addresses) if first else "-") if addresses else None,
-    )
+        *_client(first, addresses),
+    ]
+    return Row(lock.path, cells, len(waiting), wait, held)
 
 
 def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
     owned = f"{pool.shards - pool.orphans}/{many(pool.shards, 'shard')}"
     said = f"{owned}, {many(len(pool.workers), 'worker')}"
-    client = "-" if addresses else None
-    return Row(pool.path, What.POOL.value, said, None, 0, None, "-", "-", client)
+    cells = [plain(pool.path), What.POOL.value, said, "-", "0", "-", "-", "-"]
+    return Row(f"{pool.path}{_POOL_ROW}", [*cells, *_client(None, addresses)])
 
 
 def _names(holders: Sequence[Place]) -> str:
