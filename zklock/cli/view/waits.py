@@ -228,44 +228,32 @@ def _needs(stands: Sequence[Stand], *, certain: bool) -> list[Need]:
             waits[session, stand.thread].setdefault(stand.lock.path, []).append(at)
             if stand.thread:
                 threads[session, identity].append(at)
-    elsewhere = {} if certain else {key: _Elsewhere(needs, those) for key, those in waits.items()}
+    together: dict[tuple[int | None, bool], int] = {}
+    for key, those in () if certain else waits.items():
+        every = [at for path in those.values() for at in path]
+        together[key] = len(needs)
+        needs.append(Need(every, len(every)))
     for at, stand in enumerate(stands):
         if not stand.holds:
             continue
         others = list(threads.get(stand.place.owner, ())) if stand.thread else []
         for of_threads in (False,) if stand.thread else (False, True):
-            if (waiting := elsewhere.get((stand.place.owner[0], of_threads))) is not None:
-                others += waiting.than(stand.lock.path)
+            key = stand.place.owner[0], of_threads
+            if key in together:
+                others += _elsewhere(stand.lock.path, waits[key], together[key])
         needs[at] = Need(others, len(others))
     return needs
 
 
-class _Elsewhere:
-    """The waits of a session for other locks than a given one, without a list for each lock.
+def _elsewhere(path: str, waits: Mapping[str, Sequence[int]], together: int) -> list[int]:
+    """Return the waits of a session for other locks; ``together``: what needs all of its waits.
 
     One thread of a process may hold a lock while another one waits for it: that is no sign of a
-    deadlock. So a lock's own waits are left out: those for the locks before it in the list are one
-    need, those for the locks behind it are another.
+    deadlock.
     """
-
-    def __init__(self, needs: list[Need], waits: Mapping[str, Sequence[int]]) -> None:
-        self._before: dict[str, list[int]] = {}
-        self._behind: dict[str, list[int]] = {}
-        self._all: list[int] = []
-        for found, paths in ((self._before, list(waits)), (self._behind, list(waits)[::-1])):
-            so_far: list[int] = []
-            for path in paths:
-                found[path] = so_far
-                those = [*so_far, *waits[path]]
-                needs.append(Need(those, len(those)))
-                so_far = [len(needs) - 1]
-            self._all = so_far
-
-    def than(self, path: str) -> list[int]:
-        """Return what a holder of this lock needs."""
-        if path not in self._before:
-            return self._all
-        return [*self._before[path], *self._behind[path]]
+    if path not in waits:
+        return [together]
+    return [at for other, those in waits.items() if other != path for at in those]
 
 
 def _chain(needs: Sequence[Need], stands: Sequence[Stand], group: Sequence[int]) -> list[int]:
