@@ -14,19 +14,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from zklock._core.callbacks import check_callback, ran
-from zklock.fencing._sql.errors import of_the_user, told
+from zklock.fencing._sql.errors import of_a_library, of_the_user, told
 from zklock.fencing._sql.mark import (
     ATTEMPTS,
     Result,
     SqlFence,
     SqlMark,
-    Tried,
     Work,
     is_retryable,
     pauses,
 )
-from zklock.fencing._sql.recognise import of_a_library, refuse_asynchronous
-from zklock.fencing._sql.session import Session
+from zklock.fencing._sql.session import Session, refuse_asynchronous
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced
 from zklock.token import FencingToken
@@ -125,34 +123,42 @@ class SqlGuard(SqlMark):
 
     def highest(self) -> FencingToken | None:
         """Return the committed mark; ``None`` while no token has been seen."""
-        return self._attempt(self._read_mark).result()
+        return self._attempt(self._read_mark, [])
 
     def _repeat(self, work: Work[Result], attempts: int = ATTEMPTS) -> Result:
-        for pause in pauses(attempts):
-            if not (tried := self._attempt(work)).lost_race():
-                return tried.result()
-            time.sleep(pause)
-        return self._attempt(work).result()
-
-    def _attempt(self, work: Work[Result]) -> Tried[Result]:
-        tried: Tried[Result] = Tried()
-        session: Session | None = None
-        try:
-            with self._session() as session:
-                tried = self._try(session, session.connection, work)
-                if tried.error is not None:
-                    raise tried.error
-        except BaseException as error:
+        left = pauses(attempts)
+        while True:
+            done: list[Result] = []
             try:
-                if session is not None and error is not tried.error:
-                    # Some drivers raise an error if a connection is closed that is lost or closed.
-                    if tried.error is not None and (session.discarded or of_a_library(error)):
-                        return Tried(error=tried.error)
+                return self._attempt(work, done)
+            except Exception as error:
+                if done or not is_retryable(error) or (pause := next(left, None)) is None:
+                    raise
+            time.sleep(pause)
+
+    def _attempt(self, work: Work[Result], done: list[Result]) -> Result:
+        session: Session | None = None
+        failed: BaseException | None = None
+        try:
+            try:
+                with self._session() as session:
+                    try:
+                        self._try(session, session.connection, work, done)
+                    except BaseException as error:
+                        failed = error
+                        raise
+            except BaseException as error:
+                if session is None or error is failed:
+                    raise
+                # Some drivers raise an error if a connection is closed that is lost or closed.
+                if failed is None or not (session.discarded or of_a_library(error)):
                     session.discard(error)
-                return Tried(error=error, done=tried.done)
-            finally:
-                del tried  # else a cycle would keep the connection for as long as the error
-        return tried
+                    raise
+            if failed is not None:  # whatever the end of the connection has made of it
+                raise failed
+            return done[0]
+        finally:
+            del failed  # else a cycle would keep the connection for as long as the error
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:

@@ -1,21 +1,54 @@
-"""What errors of databases and drivers mean, and what zklock raises for them."""
+"""Which driver something is of, what its errors mean, and what zklock raises for them."""
 
 from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from zklock.errors import SnapshotTooOld, TransactionEnded, ZkLockError
-from zklock.fencing._sql.recognise import DIALECTS, LIBRARIES, driver_of, of_a_library, package
 from zklock.fencing._sql.statements import Dialect
 from zklock.fencing.guard import in_doubt, refusing, unasked
 
 Result = TypeVar("Result")
 
 _Code: TypeAlias = tuple[Dialect, object]
+
+DIALECTS: dict[str, Dialect] = {
+    "sqlite3": "sqlite",
+    "pysqlite2": "sqlite",
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "pg8000": "postgresql",
+    "pymysql": "mysql",
+    "MySQLdb": "mysql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "asyncmy": "mysql",
+    # names of SQLAlchemy's dialects and of Django's vendors
+    "sqlite": "sqlite",
+    "postgresql": "postgresql",
+}
+
+LIBRARIES = {*DIALECTS, "_mysql_connector", "aiosqlite", "asyncpg", "django", "sqlalchemy"}
+
+
+def package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def of_a_library(thing: object) -> bool:
+    """Whether the class, or one of its base classes, is from a driver or a wrapper of drivers."""
+    return any(package(cls.__module__) in LIBRARIES for cls in type(thing).__mro__)
+
+
+def driver_of(thing: object) -> str:
+    """Return the top package of the class, or of its base class from a known driver."""
+    packages = [package(cls.__module__) for cls in type(thing).__mro__]
+    known = (name for name in packages if name in DIALECTS or name == "sqlalchemy")
+    return next(known, packages[0])
 
 
 class Says(Enum):
@@ -30,46 +63,36 @@ class Says(Enum):
     NOTHING = "the connection or the server has failed, or the server has given up"
 
 
-_CODES: dict[_Code, Says] = {
-    ("postgresql", "40001"): Says.LOST_RACE,  # serialization_failure
-    ("postgresql", "40P01"): Says.LOST_RACE,  # deadlock_detected
-    ("postgresql", "55P03"): Says.LOST_RACE,  # lock_not_available: lock_timeout
-    ("mysql", 1020): Says.LOST_RACE,  # ER_CHECKREAD
-    ("mysql", 1205): Says.LOST_RACE,  # ER_LOCK_WAIT_TIMEOUT
-    ("mysql", 1213): Says.LOST_RACE,  # ER_LOCK_DEADLOCK
-    ("sqlite", 5): Says.LOST_RACE,  # SQLITE_BUSY
-    ("sqlite", 6): Says.LOST_RACE,  # SQLITE_LOCKED: by another connection with the same cache
-    # CREATE TABLE IF NOT EXISTS of PostgreSQL looks first and creates later.
-    ("postgresql", "42P07"): Says.TABLE_MADE,  # duplicate_table
-    ("postgresql", "42710"): Says.TABLE_MADE,  # duplicate_object: the type of the table's rows
-    ("postgresql", "23505"): Says.TABLE_MADE,  # unique_violation, in the catalog
-    ("mysql", 1050): Says.TABLE_MADE,  # ER_TABLE_EXISTS_ERROR
-    ("postgresql", "42P01"): Says.NO_TABLE,  # undefined_table
-    ("postgresql", "42703"): Says.NO_TABLE,  # undefined_column
-    ("postgresql", "3F000"): Says.NO_TABLE,  # invalid_schema_name
-    ("mysql", 1146): Says.NO_TABLE,  # ER_NO_SUCH_TABLE
-    ("mysql", 1054): Says.NO_TABLE,  # ER_BAD_FIELD_ERROR
-    ("postgresql", "25P01"): Says.NO_SAVEPOINT,  # no_active_sql_transaction
-    ("postgresql", "3B001"): Says.NO_SAVEPOINT,  # invalid_savepoint_specification
-    ("mysql", 1305): Says.NO_SAVEPOINT,  # ER_SP_DOES_NOT_EXIST
-    ("postgresql", "25P02"): Says.FAILED,  # in_failed_sql_transaction
-    ("postgresql", "25P03"): Says.NOTHING,  # idle_in_transaction_session_timeout
-    ("postgresql", "25P04"): Says.NOTHING,  # transaction_timeout
-    ("mysql", 1040): Says.NOTHING,  # ER_CON_COUNT_ERROR
-    # A node of Galera without a quorum: a commit may have happened on the others.
-    ("mysql", 1047): Says.NOTHING,  # ER_UNKNOWN_COM_ERROR
-    ("mysql", 1053): Says.NOTHING,  # ER_SERVER_SHUTDOWN
-    ("mysql", 1180): Says.NOTHING,  # ER_ERROR_DURING_COMMIT
-    ("mysql", 1317): Says.NOTHING,  # ER_QUERY_INTERRUPTED
-    ("mysql", 1927): Says.NOTHING,  # ER_CONNECTION_KILLED
-    ("mysql", 1969): Says.NOTHING,  # ER_STATEMENT_TIMEOUT
-    ("mysql", 3024): Says.NOTHING,  # ER_QUERY_TIMEOUT
-    ("mysql", 4031): Says.NOTHING,  # ER_CLIENT_INTERACTION_TIMEOUT
-    ("sqlite", 9): Says.NOTHING,  # SQLITE_INTERRUPT
-    ("sqlite", 10): Says.NOTHING,  # SQLITE_IOERR
-    ("sqlite", 13): Says.NOTHING,  # SQLITE_FULL
-    ("sqlite", 14): Says.NOTHING,  # SQLITE_CANTOPEN
-}
+_TABLE: tuple[tuple[Says, Dialect, Collection[object]], ...] = (
+    # serialization_failure, deadlock_detected, lock_not_available: lock_timeout
+    (Says.LOST_RACE, "postgresql", {"40001", "40P01", "55P03"}),
+    # ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK
+    (Says.LOST_RACE, "mysql", {1020, 1205, 1213}),
+    # SQLITE_BUSY, SQLITE_LOCKED: by another connection with the same cache
+    (Says.LOST_RACE, "sqlite", {5, 6}),
+    # duplicate_table, duplicate_object (the type of the table's rows), unique_violation (in the
+    # catalog): CREATE TABLE IF NOT EXISTS of PostgreSQL looks first and creates later.
+    (Says.TABLE_MADE, "postgresql", {"42P07", "42710", "23505"}),
+    (Says.TABLE_MADE, "mysql", {1050}),  # ER_TABLE_EXISTS_ERROR
+    # undefined_table, undefined_column, invalid_schema_name
+    (Says.NO_TABLE, "postgresql", {"42P01", "42703", "3F000"}),
+    (Says.NO_TABLE, "mysql", {1146, 1054}),  # ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR
+    # no_active_sql_transaction, invalid_savepoint_specification
+    (Says.NO_SAVEPOINT, "postgresql", {"25P01", "3B001"}),
+    (Says.NO_SAVEPOINT, "mysql", {1305}),  # ER_SP_DOES_NOT_EXIST
+    (Says.FAILED, "postgresql", {"25P02"}),  # in_failed_sql_transaction
+    # idle_in_transaction_session_timeout, transaction_timeout
+    (Says.NOTHING, "postgresql", {"25P03", "25P04"}),
+    # ER_CON_COUNT_ERROR, ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED,
+    # ER_STATEMENT_TIMEOUT, ER_QUERY_TIMEOUT, ER_CLIENT_INTERACTION_TIMEOUT
+    (Says.NOTHING, "mysql", {1040, 1053, 1317, 1927, 1969, 3024, 4031}),
+    # ER_UNKNOWN_COM_ERROR, ER_ERROR_DURING_COMMIT: of a node of Galera without a quorum; a commit
+    # may have happened on the others.
+    (Says.NOTHING, "mysql", {1047, 1180}),
+    # SQLITE_INTERRUPT, SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN
+    (Says.NOTHING, "sqlite", {9, 10, 13, 14}),
+)
+_CODES = {(dialect, code): meaning for meaning, dialect, codes in _TABLE for code in codes}
 # connection_exception, insufficient_resources, operator_intervention
 _NOTHING_CLASSES = {"08", "53", "57"}
 _CLIENT_ERRORS = range(2000, 3000)  # of MySQL's protocol
@@ -182,7 +205,7 @@ def _known(resource: str, error: Exception, commit: bool) -> ZkLockError | None:
 # only be closed.
 
 # What these call is the driver; one written in C has no frames of its own.
-_OURS = {"zklock.fencing._sql.session", "zklock.fencing._sql.alchemy"}
+_OURS = "zklock.fencing._sql.session"
 
 
 def doubtful(error: BaseException) -> bool:
@@ -195,7 +218,7 @@ def doubtful(error: BaseException) -> bool:
     return any(
         not isinstance(found, ZkLockError)
         and package(type(found).__module__) not in LIBRARIES
-        and any(name in _OURS or package(name) in LIBRARIES for name in _passed(found))
+        and any(name == _OURS or package(name) in LIBRARIES for name in _passed(found))
         for found in _chain(error)
     )
 

@@ -11,7 +11,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from zklock.errors import GuardUnusable, SnapshotTooOld, TransactionEnded, ZkLockError
 from zklock.fencing._sql import statements
@@ -29,39 +29,11 @@ Work: TypeAlias = Callable[[Session, Any], Result]
 ATTEMPTS = 10
 
 
-class Tried(Generic[Result]):
-    """How an attempt has ended. ``done``: whatever the error, the work must not be done again."""
-
-    def __init__(
-        self,
-        value: Result | None = None,
-        error: BaseException | None = None,
-        *,
-        done: bool = False,
-    ) -> None:
-        self._value = value
-        self.error = error
-        self.done = done
-
-    def lost_race(self) -> bool:
-        return self.error is not None and not self.done and is_retryable(self.error)
-
-    def result(self) -> Result:
-        if self.error is None:
-            return cast("Result", self._value)
-        error, self.error = self.error, None
-        try:
-            raise error
-        finally:
-            del error  # else a cycle would keep what the user's function has open
-
-
 def pauses(attempts: int) -> Iterator[float]:
-    """Yield the seconds to wait before each attempt but the first."""
+    """Return the seconds to wait before each attempt but the first."""
     if attempts < 1:
         raise ValueError(f"attempts must be at least 1, not {attempts}")
-    for attempt in range(1, attempts):
-        yield random.uniform(0, 0.01 * 2 ** min(attempt, 6))
+    return (random.uniform(0, 0.01 * 2 ** min(attempt, 6)) for attempt in range(1, attempts))
 
 
 class SqlFence:
@@ -153,14 +125,17 @@ class SqlMark:
         """The name of the resource: the key of its row."""
         return self._resource
 
-    def _try(self, session: Session, connection: Any, work: Work[Result]) -> Tried[Result]:
+    def _try(
+        self, session: Session, connection: Any, work: Work[Result], done: list[Result]
+    ) -> None:
+        """Do the work, and put its result into ``done``: then it must not be done again."""
         try:
-            return Tried(work(session, connection), done=True)
+            done.append(work(session, connection))
         except BaseException as error:
             # Whatever prevents the rollback from being sent ends the transaction, too.
             with contextlib.suppress(Exception):
                 session.end(error)
-            return Tried(error=error)
+            raise
 
     # What is done in a session; each is a ``Work``.
 
@@ -284,13 +259,13 @@ class SqlMark:
         watch.expect(mark, made, check)
 
     def _seen(self, session: Session) -> int | None:
-        rows = session.rows(self._sql(statements.SELECT), resource=self._resource)
+        rows = session.run(self._sql(statements.SELECT), resource=self._resource)
         return int(rows[0][2]) if rows else None
 
     def _read(self, session: Session, statement: str) -> tuple[FencingToken | None, int]:
         where = f"table {self._table}"
         with self._table_is_there(session):
-            rows = session.rows(self._sql(statement), resource=self._resource)
+            rows = session.run(self._sql(statement), resource=self._resource)
         if not rows:
             raise missing(self._resource, where)
         epoch, sequence, stamp = rows[0]

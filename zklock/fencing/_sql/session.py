@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import re
 import secrets
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
-from zklock.fencing._sql.alchemy import Watch
-from zklock.fencing._sql.errors import Says, clear, doubtful, says
-from zklock.fencing._sql.recognise import DIALECTS, driver_of, refuse_asynchronous
+from zklock.fencing._sql.errors import DIALECTS, Says, clear, doubtful, driver_of, says
 from zklock.fencing._sql.statements import BEGIN, DDL, MYSQL_FAIL, POSTGRESQL_FAIL, Dialect
 
 Result = TypeVar("Result")
@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 _AT_ONCE = {"stream_results": False, "yield_per": None}
 
 _PARAMETER = re.compile(r":([a-z]+)")
+_STYLES = {"qmark": "?", "format": "%s", "named": r":\1", "pyformat": r"%(\1)s"}
 
 
 class Session(ABC):
@@ -62,7 +63,7 @@ class Session(ABC):
     def _discard(self) -> None: ...
 
     @abstractmethod
-    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+    def run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         """Execute a statement; return its rows."""
 
     @abstractmethod
@@ -73,9 +74,6 @@ class Session(ABC):
     @abstractmethod
     def _raw(self) -> Any:
         """The driver's own connection."""
-
-    def run(self, statement: str, **parameters: object) -> None:
-        self.rows(statement, **parameters)
 
     def begin(self) -> None:
         """Begin a transaction on a connection that would commit every statement by itself."""
@@ -191,7 +189,7 @@ class DbApiSession(Session):
         super().__init__(connection, dialect or DIALECTS.get(self._driver))
         self._style = paramstyle or self._known_style()
 
-    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+    def run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         cursor = self._cursor()
         try:
             if parameters:
@@ -266,6 +264,90 @@ class DjangoSession(DbApiSession):
         return self.connection.cursor()
 
 
+Check: TypeAlias = Callable[[], None]
+
+# A connection keeps its watch alive, as its listener. A strong reference here would keep both.
+_watches: weakref.WeakKeyDictionary[Any, weakref.ref[Watch]] = weakref.WeakKeyDictionary()
+
+
+class Watch:
+    """The guards' checks of the open transaction of one ``Connection``.
+
+    A ``Session`` commits through its ``Connection``. So the watch sees the commits of both, and
+    those of any framework. A check that raises prevents the commit.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        from sqlalchemy import event  # noqa: PLC0415 - an extra
+
+        self._marks: dict[object, tuple[int, Check]] = {}
+        self._refused: Exception | None = None
+        for name, listener in (
+            ("commit", self._commit),
+            ("prepare_twophase", self._commit),
+            ("commit_twophase", self._commit_unprepared),
+            ("rollback", self._forget),
+            ("rollback_twophase", self._forget),
+        ):
+            event.listen(connection, name, listener)
+
+    @staticmethod
+    def of(connection: Any) -> Watch:
+        """Return the watch of a connection; the first call makes it."""
+        found = known() if (known := _watches.get(connection)) is not None else None
+        if found is None:
+            found = Watch(connection)
+            _watches[connection] = weakref.ref(found)
+        return found
+
+    def stamp(self, mark: object) -> int | None:
+        """Return the stamp that this transaction has left on a mark."""
+        known = self._marks.get(mark)
+        return None if known is None else known[0]
+
+    def expect(self, mark: object, stamp: int, check: Check) -> None:
+        """Call ``check`` before the commit."""
+        self._marks[mark] = stamp, check
+
+    def refuse(self, error: Exception) -> None:
+        """Refuse every commit with this error until there is a rollback."""
+        self._refused = error
+
+    def _commit(self, connection: Any, *_: object) -> None:
+        checks = [check for _, check in self._marks.values()]
+        try:
+            if self._refused is not None:
+                raise self._refused
+            for check in checks:
+                check()
+        except BaseException as error:
+            # SQLAlchemy leaves the database's transaction open after a failed commit.
+            with contextlib.suppress(Exception):
+                if doubtful(error):
+                    connection.invalidate()
+                else:
+                    connection.connection.rollback()
+            raise
+        finally:
+            self._forget()
+
+    def _commit_unprepared(self, connection: Any, *_: object) -> None:
+        """Check, unless that was done before it was prepared.
+
+        Some drivers cannot roll such a transaction back by ``rollback()``.
+        """
+        try:
+            self._commit(connection)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                connection.invalidate()
+            raise
+
+    def _forget(self, *_: object) -> None:
+        self._marks.clear()
+        self._refused = None
+
+
 class AlchemySession(Session):
     """A ``Connection`` or a ``Session`` of SQLAlchemy."""
 
@@ -273,7 +355,7 @@ class AlchemySession(Session):
         self._target = connection.connection() if hasattr(connection, "get_bind") else connection
         super().__init__(connection, dialect or DIALECTS.get(self._target.dialect.name))
 
-    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+    def run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         import sqlalchemy  # noqa: PLC0415 - an extra
 
         result = self._target.execute(
@@ -320,6 +402,25 @@ class AlchemySession(Session):
         return self._target.connection.driver_connection
 
 
+def refuse_asynchronous(connection: object) -> None:
+    """Raise ``TypeError`` for a connection that must be awaited."""
+    if inspect.iscoroutine(connection):
+        connection.close()
+    elif not (
+        any(
+            inspect.iscoroutinefunction(getattr(type(connection), name, None))
+            for name in ("execute", "commit", "close")
+        )
+        or (hasattr(connection, "__aenter__") and not hasattr(connection, "__enter__"))
+    ):
+        return
+    raise TypeError(
+        f"{type(connection).__module__}.{type(connection).__name__} is asynchronous and "
+        "zklock.fencing.SqlGuard is not: with SQLAlchemy use zklock.fencing.aio.SqlGuard, with "
+        "another driver make an engine of SQLAlchemy, or use its synchronous connection in a thread"
+    )
+
+
 def open_session(connection: Any, dialect: Dialect | None, paramstyle: str | None) -> Session:
     """Return the connection as the guard uses it; ``TypeError`` if the guard cannot use it."""
     refuse_asynchronous(connection)
@@ -336,20 +437,16 @@ def render(
     statement: str, parameters: Mapping[str, object], style: str
 ) -> tuple[str, Sequence[object] | Mapping[str, object]]:
     """Rewrite ``:name`` parameters in a style of PEP 249."""
-    names = _PARAMETER.findall(statement)
-    values = tuple(parameters[name] for name in names)
-    if style == "qmark":
-        return _PARAMETER.sub("?", statement), values
-    if style == "format":
-        return _PARAMETER.sub("%s", statement), values
     if style == "numeric":
         numbers = itertools.count(1)
-        return _PARAMETER.sub(lambda _: f":{next(numbers)}", statement), values
-    if style == "named":
-        return statement, parameters
-    if style == "pyformat":
-        return _PARAMETER.sub(r"%(\1)s", statement), parameters
-    raise ValueError(f"not a parameter style of PEP 249: {style!r}")
+        rewritten = _PARAMETER.sub(lambda _: f":{next(numbers)}", statement)
+    elif style in _STYLES:
+        rewritten = _PARAMETER.sub(_STYLES[style], statement)
+    else:
+        raise ValueError(f"not a parameter style of PEP 249: {style!r}")
+    if style in {"named", "pyformat"}:
+        return rewritten, parameters
+    return rewritten, tuple(parameters[name] for name in _PARAMETER.findall(statement))
 
 
 def _as_tuple(row: Any, names: Sequence[str]) -> tuple[Any, ...]:

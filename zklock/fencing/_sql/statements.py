@@ -43,12 +43,11 @@ CREATE TABLE IF NOT EXISTS {{table}} (
 ) ENGINE=InnoDB""",
 }
 
+_NEW = "INTO {table} (resource, epoch, sequence) VALUES (:resource, -1, -1)"
 INSERT: dict[Dialect, str] = {
-    "sqlite": "INSERT INTO {table} (resource, epoch, sequence) VALUES (:resource, -1, -1) "
-    "ON CONFLICT (resource) DO NOTHING",
-    "postgresql": "INSERT INTO {table} (resource, epoch, sequence) VALUES (:resource, -1, -1) "
-    "ON CONFLICT (resource) DO NOTHING",
-    "mysql": "INSERT IGNORE INTO {table} (resource, epoch, sequence) VALUES (:resource, -1, -1)",
+    "sqlite": f"INSERT {_NEW} ON CONFLICT (resource) DO NOTHING",
+    "postgresql": f"INSERT {_NEW} ON CONFLICT (resource) DO NOTHING",
+    "mysql": f"INSERT IGNORE {_NEW}",
 }
 
 SELECT = "SELECT epoch, sequence, stamp FROM {table} WHERE resource = :resource"

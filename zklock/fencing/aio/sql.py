@@ -15,7 +15,7 @@ from typing import Any
 
 from zklock.fencing import sql
 from zklock.fencing._sql.errors import awaited_of_the_user, told
-from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Tried, Work, pauses
+from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Work, is_retryable, pauses
 from zklock.fencing._sql.session import AlchemySession, Session
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced
@@ -100,31 +100,37 @@ class SqlGuard(SqlMark):
 
     async def highest(self) -> FencingToken | None:
         """Return the committed mark; ``None`` while no token has been seen."""
-        return (await self._attempt(self._read_mark)).result()
+        return await self._attempt(self._read_mark, [])
 
     async def _repeat(self, work: Work[Result], attempts: int = ATTEMPTS) -> Result:
-        for pause in pauses(attempts):
-            if not (tried := await self._attempt(work)).lost_race():
-                return tried.result()
+        left = pauses(attempts)
+        while True:
+            done: list[Result] = []
+            try:
+                return await self._attempt(work, done)
+            except Exception as error:
+                if done or not is_retryable(error) or (pause := next(left, None)) is None:
+                    raise
             await asyncio.sleep(pause)
-        return (await self._attempt(work)).result()
 
-    async def _attempt(self, work: Work[Result]) -> Tried[Result]:
-        tried: Tried[Result] = Tried()
+    async def _attempt(self, work: Work[Result], done: list[Result]) -> Result:
+        failed: BaseException | None = None
         try:
             async with contextlib.AsyncExitStack() as stack:
                 with told(self._resource):
                     opened = await stack.enter_async_context(_entered(self._connect()))
-                tried = await _alchemy(opened).run_sync(
-                    lambda inner: self._try(self._on(inner), opened, work)
-                )
-                if tried.error is not None:
-                    raise tried.error
-        except BaseException as error:
-            done = tried.done
-            del tried  # else a cycle would keep the connection for as long as the error
-            return Tried(error=error, done=done)
-        return tried
+                try:
+                    await _alchemy(opened).run_sync(
+                        lambda inner: self._try(self._on(inner), opened, work, done)
+                    )
+                except BaseException as error:
+                    failed = error
+                    raise
+            if failed is not None:  # the context manager has swallowed it
+                raise failed
+            return done[0]
+        finally:
+            del failed  # else a cycle would keep the connection for as long as the error
 
 
 class SqlFence:
