@@ -17,8 +17,7 @@ from kazoo.hosts import collect_hosts
 
 import zklock
 from zklock._ground.addresses import server_name
-from zklock.cli import connection
-from zklock.cli.graph import where
+from zklock.cli import connection, settings
 from zklock.cli.view import checkup, draw, servers, waits
 from zklock.cli.view.asking import answer
 from zklock.cli.view.live import confirmed
@@ -65,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examined:
     root, reader = options.root, Reader(client, options.root)
+    hosts = settings.options_for(options)
     chroot_exists = not client.chroot or _exists(client, "/")
     picture, graph = Picture(), waits.Graph([])
     if chroot_exists:
@@ -97,7 +97,7 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         exists=chroot_exists and nearest == root,
         picture=picture,
         graph=graph,
-        remedies=[draw.remedy(deadlock, where(options)) for deadlock in graph.deadlocks],
+        remedies=[draw.remedy(deadlock, hosts) for deadlock in graph.deadlocks],
         facts=reader.facts,
         versions=f"zklock {zklock.__version__}, kazoo {version('kazoo')}, "
         f"Python {platform.python_version()}",

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if reader.missing:
         return say_missing("graph", options.root)
     say_limits("graph", reader)
-    hosts = where(options)
+    hosts = settings.options_for(options)
     if options.json:
         print(json_of(path=options.root, **draw.to_json(found, hosts)))
     elif options.dot or options.mermaid:
@@ -55,9 +55,3 @@ def verdict(found: waits.Graph) -> int:
     if any(deadlock.certain for deadlock in found.deadlocks):
         return Status.CRITICAL
     return Status.FAILED if found.deadlocks else Status.OK
-
-
-def where(options: argparse.Namespace) -> str:
-    """Return the options that another command needs to find the same ZooKeeper, or nothing."""
-    words = settings.options_for(options)
-    return f"{words} " if words else ""

@@ -9,9 +9,10 @@ from typing import Any
 from zklock.cli import connection
 from zklock.cli.saying import say, say_limits, say_missing, say_orphans
 from zklock.cli.status import Status
+from zklock.cli.view.columns import Table
 from zklock.cli.view.model import LockView, Picture, Place
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import Table, json_of, many, named, plain, short
+from zklock.cli.view.text import json_of, many, named, plain, short
 
 _COLUMNS = ("path", "kind", "holders", "waiting")
 DESCRIPTION = """\
@@ -43,7 +44,11 @@ def run(options: argparse.Namespace) -> int:
         reader.must_see_root()
     if options.json:
         found = [_lock(lock) for lock in seen.locks]
-        found += [{"path": pool.path, **_NO_LOCK, **pool.to_json()} for pool in seen.pools]
+        found += [
+            {"path": pool.path, "kind": "pool", "limit": None, "pool": None, "holders": [],
+             "waiting": 0, **pool.to_json()}
+            for pool in seen.pools
+        ]  # fmt: skip
         found.sort(key=lambda one: one["path"])
         print("[", ",\n".join(json_of(**one) for one in found), "]", sep="")
     else:
@@ -92,12 +97,3 @@ def _who(holders: Sequence[Place]) -> str:
 def _lock(lock: LockView) -> dict[str, Any]:
     holders = [place.to_json() for place in lock.holders]
     return {**lock.to_json(), "holders": holders, "waiting": len(lock.waiting)}
-
-
-_NO_LOCK: dict[str, Any] = {
-    "kind": "pool",
-    "limit": None,
-    "pool": None,
-    "holders": [],
-    "waiting": 0,
-}

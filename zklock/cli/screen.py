@@ -20,8 +20,9 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from zklock.cli.view import table
+from zklock.cli.view.columns import Table, middle
 from zklock.cli.view.live import Look
-from zklock.cli.view.text import Table, middle, plain
+from zklock.cli.view.text import plain
 
 _ORDERS = list(table.Order)
 _STDIN = 0

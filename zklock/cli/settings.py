@@ -248,8 +248,8 @@ def environ_for(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
     return {**found, HOSTS.variable: options.hosts}
 
 
-def options_for(options: argparse.Namespace) -> str:
-    """Return the options that another command line needs to connect as this one does."""
+def options_for(options: argparse.Namespace) -> list[str]:
+    """Return the options that another command line needs to connect as this one does, quoted."""
     import shlex  # noqa: PLC0415 - few commands need it
 
     words: list[str] = []
@@ -259,7 +259,7 @@ def options_for(options: argparse.Namespace) -> str:
             words.append(setting.option if value else f"--no-{name}")
         else:
             words += [setting.option, shlex.quote(value)]
-    return " ".join(words)
+    return words
 
 
 def secret(options: argparse.Namespace, name: str) -> str | None:

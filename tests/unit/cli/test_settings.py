@@ -311,7 +311,7 @@ def test_what_others_need_to_connect_as_well(config: Path) -> None:
     assert connection.kazoo_options(settled(ZKLOCK_DIGEST_FILE=digest)) == {
         "auth_data": [("digest", "alice:hush")]
     }
-    assert settings.options_for(options) == (
+    assert " ".join(settings.options_for(options)) == (
         f"--tls --tls-ca '/etc/the ca' --no-tls-check-hostname --digest-file {digest}"
     )
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from zklock.cli.view.columns import Table, middle
 from zklock.cli.view.text import (
-    Table,
     lines,
     many,
-    middle,
     named,
     plain,
     rough,

@@ -18,17 +18,17 @@ _Row: TypeAlias = tuple[str, str, Owner | None, str]
 """What stands before the line, and before the lines below it; who waits there; the line."""
 
 
-def remedy(deadlock: Deadlock, options: str = "") -> str | None:
+def remedy(deadlock: Deadlock, options: Sequence[str] = ()) -> str | None:
     """Return the command that opens the circle; ``options`` are to stand before the path."""
     if deadlock.breaks is None:
         return None
     lock, place = deadlock.breaks
     token = place.contender.token
     which = "--oldest" if token is None else str(token)
-    return f"zklock break {options}{shlex.quote(lock.path)} {which}"
+    return " ".join(["zklock break", *options, shlex.quote(lock.path), which])
 
 
-def to_json(graph: Graph, options: str = "") -> dict[str, Any]:
+def to_json(graph: Graph, options: Sequence[str] = ()) -> dict[str, Any]:
     """Return the graph for ``json.dumps``: contenders, what each waits for, deadlocks."""
     nodes = [stand.place.contender.path for stand in graph.stands]
     return {
@@ -160,7 +160,9 @@ class _Tree:
         return f"{_name(stand.place.owner)}  waits {short(stand.place.age)}{more}"
 
 
-def text(graph: Graph, path: str, lines: Lines = UNICODE, options: str = "") -> Iterator[str]:
+def text(
+    graph: Graph, path: str, lines: Lines = UNICODE, options: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield the lines for a reader: the trees, then the deadlocks."""
     yield from _Tree(graph, lines).draw()
     waiting = sum(not stand.holds for stand in graph.stands)
@@ -173,7 +175,7 @@ def text(graph: Graph, path: str, lines: Lines = UNICODE, options: str = "") -> 
         yield f"no deadlock: {waiting} {'waits' if waiting == 1 else 'wait'}"
 
 
-def _told(deadlock: Deadlock, options: str) -> Iterator[str]:
+def _told(deadlock: Deadlock, options: Sequence[str]) -> Iterator[str]:
     sure = "certain" if deadlock.certain else "possible"
     yield f"DEADLOCK ({sure}), {len(deadlock.involved)} contenders:"
     for link in deadlock.chain:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from zklock.cli.view.columns import Table
 from zklock.cli.view.live import Look
 from zklock.cli.view.model import LockView, Place, PoolView, What
-from zklock.cli.view.text import Table, many, named, plain, rough, short
+from zklock.cli.view.text import many, named, plain, rough, short
 
 
 class Order(Enum):
