@@ -74,14 +74,6 @@ GROUPS = (
     ("sqlite", r"\bfencing/test_(conformance|story)\.py.*\bsqlite"),
     ("files", r"\bfencing/test_(conformance|story)\.py"),
     ("rollover", r"\bcontract/test_rollover\.py"),
-    (
-        "pool record",
-        r"\btest_(a_doctored_record_of_the_pool|the_pool(_fits|$)|the_page_.*_the_pool)",
-    ),
-    (
-        "lock record",
-        r"\btest_(a_doctored_record_fails|the_page_(shows_what_the_demo|lists)|the_demo$)",
-    ),
     ("mended", r"\bcontract/test_fixtures\.py::test_the_ensemble_"),
 )
 """Tests with such an id run one after the other, in one process: they share an expensive server,

@@ -187,7 +187,7 @@ def test_the_demo_needs_what_its_extra_brings_and_no_more() -> None:
             for other in ours(module):
                 visit(other)
 
-    visit("testing.demo.stage")
+    visit("testing.demo.play")
     visit("testing.container")
     foreign = {top for module in needed for top in tops(module)} - sys.stdlib_module_names
     # docker brings requests; SqlGuard imports sqlalchemy for who hands it a connection of that.

@@ -30,7 +30,7 @@ _SAY_COLUMNS = 50
 
 
 def provision(
-    environ: Mapping[str, str] = os.environ, *, say: Callable[[str], None] = print
+    environ: Mapping[str, str] = os.environ, *, say: Callable[[str], object] = print
 ) -> Backend:
     """Return a backend that can run ZooKeeper; install Debian's packages if there is none.
 
@@ -71,7 +71,7 @@ def _refusal(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def _install(say: Callable[[str], None]) -> None:
+def _install(say: Callable[[str], object]) -> None:
     for last in [False] * (_TRIES - 1) + [True]:
         try:
             _apt(["update"], say)
@@ -87,7 +87,7 @@ def _install(say: Callable[[str], None]) -> None:
             return
 
 
-def _apt(arguments: list[str], say: Callable[[str], None]) -> None:
+def _apt(arguments: list[str], say: Callable[[str], object]) -> None:
     command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *arguments]
     started = time.monotonic()
     with tempfile.TemporaryFile() as output:

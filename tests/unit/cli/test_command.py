@@ -11,13 +11,12 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError
 
 import zklock
-from tests.terminal import COLUMNS, Terminal
-from tests.unit.testing.story import Story
+from tests.terminal import COLUMNS
 from zklock import __version__
 from zklock.cli import main, parser
 from zklock.cli.status import Status
 from zklock.testing import embedded
-from zklock.testing.demo import stage
+from zklock.testing.demo.play import backend_here
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,12 +25,6 @@ def exit_status(*arguments: str) -> object:
     with pytest.raises(SystemExit) as raised:
         main(arguments)
     return raised.value.code
-
-
-def recorded(story: Story, folder: Path) -> str:
-    file = folder / "events.jsonl"
-    file.write_text("".join(event.to_json() + "\n" for event in story.events))
-    return str(file)
 
 
 @pytest.mark.parametrize("module", ["zklock", "zklock.cli"])
@@ -52,10 +45,6 @@ def test_a_module_is_the_command(module: str) -> None:
         ["demo", "--session-timeout", "21"],
         ["demo", "--session-timeout", "nan"],
         ["demo", "--session-timeout", "soon"],
-        ["demo", "--keep-ledger", "/no/such/folder/ledger"],
-        ["demo", "--keep-ledger", __file__],
-        ["demo", "--keep-ledger", "x" * 1000],
-        ["demo", "--shards", "many"],
         ["dev", "--port", "any"],
         ["exporter", "--listen", "127.0.0.1:\u00b2"],
         ["exporter", "--listen", "9642"],
@@ -102,57 +91,17 @@ def test_wrong_usage(
     assert not re.search(r"invalid \w+ value", errors), "it names a function, not what is allowed"
 
 
-def test_a_recorded_demo_that_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--replay", recorded(Story(), tmp_path)]) == Status.OK
-    assert "All of it held." in capsys.readouterr().out
-
-
-def test_what_replay_prints_can_be_replayed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["demo", "--json", "--replay", recorded(Story(), tmp_path)])
-    first = capsys.readouterr().out
-    (tmp_path / "again").write_text(first)
-    main(["demo", "--json", "--replay", str(tmp_path / "again")])
-    assert capsys.readouterr().out == first
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "not json\n",
-        "[]\n",
-        "{}\n",
-        '{"at": 1, "act": 1, "who": "w1", "event": "granted"}\n',
-        '{"at": 1, "act": 1, "who": "w1", "event": "granted", "token": "x", "node": "y"}\n',
-    ],
-)
-def test_a_record_of_something_else(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "events.jsonl"
-    file.write_text(text)
-    assert main(["demo", "--replay", str(file)]) == Status.FAILED
-    printed = capsys.readouterr()
-    assert "FAILED" in printed.out if not text else "zklock demo: " in printed.err
-
-
-def test_a_record_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--replay", str(tmp_path / "none")]) == Status.FAILED
-    assert "No such file" in capsys.readouterr().err
-
-
-def test_a_reader_that_has_gone(tmp_path: Path) -> None:
+def test_a_reader_that_has_gone() -> None:
     read, write = os.pipe()
     os.close(read)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "zklock.cli", "demo", "--replay", recorded(Story(), tmp_path)],
-            stdout=write,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        with embedded() as server:
+            done = subprocess.run(
+                [sys.executable, "-m", "zklock.cli", "demo", "--hosts", server.hosts],
+                stdout=write,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
     finally:
         os.close(write)
     assert done.returncode == Status.BROKEN_PIPE
@@ -166,7 +115,7 @@ def test_a_reader_that_has_gone(tmp_path: Path) -> None:
         ("show --hosts 127.0.0.1:1 --connect-timeout 0.1 /x", Status.UNAVAILABLE),
         ("run --hosts 127.0.0.1:1 --connect-timeout 0.1 /x true", Status.UNAVAILABLE),
         ("check --digest-file /no/such/file /x 0000000000000001-0000000000", Status.USAGE),
-        ("demo --replay /no/such/file", Status.FAILED),
+        ("demo --hosts 127.0.0.1:1", Status.UNAVAILABLE),
     ],
 )
 def test_what_nobody_reads_on_standard_error_changes_no_status(
@@ -201,15 +150,16 @@ def test_without_a_zookeeper_it_says_what_to_install(
 
 
 def test_where_nothing_runs_zookeeper_it_plays_with_the_embedded_server(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("ZKLOCK_TEST_BACKEND", "ZKLOCK_TEST_HOSTS", "ZKLOCK_ZOOKEEPER_JARS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ZKLOCK_PROVISION", "0")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setenv("ZOOKEEPER_HOME", "/nowhere")
-    assert stage.backend_here().name == "embedded"
-    assert "never for production" in capsys.readouterr().err
+    said: list[str] = []
+    assert backend_here(said.append).name == "embedded"
+    assert any("never for production" in text for text in said)
 
 
 def test_an_address_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,20 +277,8 @@ def test_a_usage_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("graph", "x") == Status.USAGE
     usage = "usage: zklock graph [-h] [--json | --dot | --mermaid] [-v] [PATH]\n"
     assert capsys.readouterr().err.startswith(usage)
-    assert exit_status("demo", "--shards", "0") == Status.USAGE
+    assert exit_status("demo", "--session-timeout", "0") == Status.USAGE
     assert "[--hosts HOSTS]" in capsys.readouterr().err  # its own
-
-
-@pytest.mark.parametrize(
-    ("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
-)
-def test_colour_on_a_terminal(environ: dict[str, str], coloured: bool, tmp_path: Path) -> None:
-    inherited = {name: it for name, it in os.environ.items() if name != "NO_COLOR"}
-    command = [sys.executable, "-m", "zklock.cli", "demo", "--replay", recorded(Story(), tmp_path)]
-    with Terminal(command, env={**inherited, "TERM": "xterm", **environ}) as terminal:
-        assert terminal.finish(60) == 0
-    assert "All of it held." in terminal.shown
-    assert ("\x1b[" in terminal.shown) is coloured
 
 
 def loaded_by(*arguments: str, main: str = "from zklock.cli import main") -> set[str]:

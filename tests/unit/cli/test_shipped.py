@@ -81,7 +81,12 @@ def test_bash_offers_files_and_choices(share: Path) -> None:
     (share / "ca.pem").touch()
     found = completed(
         share,
-        ["zklock ls --tls-ca ca", "zklock run --sasl D", "zklock demo --replay ca", "zklock ru"],
+        [
+            "zklock ls --tls-ca ca",
+            "zklock run --sasl D",
+            "zklock check --digest-file ca",
+            "zklock ru",
+        ],
     )
     assert found == [["ca.pem"], ["DIGEST-MD5"], ["ca.pem"], ["run"]]
 

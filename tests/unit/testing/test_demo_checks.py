@@ -1,283 +1,191 @@
+"""Each check of the demo holds for what it should see, and fails for something else."""
+
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
-from tests.unit.testing.story import Story, Tampering, token
-from zklock.testing.demo.checks import CHECKS, judge
-from zklock.testing.demo.events import DIRECTOR, Event
-from zklock.token import FencingToken
-
-
-def violated(story: Story) -> set[str]:
-    return {verdict.name for verdict in judge(story.events) if not verdict.held}
-
-
-def test_all_holds_where_all_went_well() -> None:
-    verdicts = judge(Story().events)
-    assert [verdict.name for verdict in verdicts] == list(CHECKS)
-    assert [verdict.violations for verdict in verdicts] == [()] * len(CHECKS)
-    assert all(verdict.finding for verdict in verdicts)
-
-
-def test_figures() -> None:
-    figures = {verdict.name: verdict.figures for verdict in judge(Story().events)}
-    assert figures["killed"] == pytest.approx({"next_grant_after": 2.2, "session_timeout": 2.0})
-    assert figures["paused"] == pytest.approx({"paused": 2.7, "next_grant_after": 2.2})
-    assert figures["cut"] == pytest.approx(
-        {"lost_callback_after": 1.2, "next_grant_after": 2.2, "margin": 1.0}
-    )
-    assert figures["exclusive"] == pytest.approx({"smallest_gap": 0.04})
-
-
-def test_nothing_is_proven_by_an_empty_log() -> None:
-    verdicts = judge([])
-    assert [verdict.name for verdict in verdicts if verdict.held] == []
-
-
-def grants_swapped(story: Story) -> None:
-    first, second = story.find("granted", "w3"), story.find("granted", "w4")
-    story.change(first, at=second.at)
-    story.change(second, at=first.at)
-
-
-def queue_served_out_of_order(story: Story) -> None:
-    queue = story.find("queue")
-    contenders = list(queue["contenders"])
-    contenders[2], contenders[3] = contenders[3], contenders[2]
-    story.change(queue, contenders=contenders)
-
-
-def a_contender_never_served(story: Story) -> None:
-    queue = story.find("queue")
-    story.change(queue, contenders=[*queue["contenders"], {"worker": "w9", "sequence": 99}])
-
-
-def a_place_given_to_another(story: Story) -> None:
-    queue = story.find("queue")
-    first, *rest = queue["contenders"]
-    story.change(queue, contenders=[{**first, "worker": "w6"}, *rest])
-
-
-def no_queue_seen(story: Story) -> None:
-    for event in [it for it in story.events if it.what == "queue"]:
-        story.change(event, contenders=event["contenders"][:1])
-
-
-def retoken(story: Story, old: str, new: str) -> None:
-    """Give one grant another token, everywhere."""
-
-    def swap(value: Any) -> Any:
-        if isinstance(value, list):
-            return [swap(it) for it in value]
-        if isinstance(value, dict):
-            return {key: swap(it) for key, it in value.items()}
-        return new if value == old else value
-
-    story.events = [replace(it, data=swap(dict(it.data))) for it in story.events]
-
-
-def a_token_that_goes_back(story: Story) -> None:
-    retoken(story, token(3), str(FencingToken(6, 3)))
-
-
-def a_release_after_the_next_grant(story: Story) -> None:
-    story.change(story.find("released", "w2"), at=story.find("granted", "w3").at + 0.001)
-
-
-def entries(story: Story) -> list[dict[str, Any]]:
-    return [dict(entry) for entry in story.find("ledger")["entries"]]
-
-
-def an_entry_lost(story: Story) -> None:
-    story.change(story.find("ledger"), entries=entries(story)[:-1])
-
-
-def an_entry_of_a_stranger(story: Story) -> None:
-    changed = entries(story)
-    changed[0]["worker"] = "w9"
-    story.change(story.find("ledger"), entries=changed)
-
-
-def a_loss_told_twice(story: Story) -> None:
-    story.events.append(story.find("lost", "w5"))
-
-
-def a_loss_not_told(story: Story) -> None:
-    story.drop(story.find("lost", "w5"))
-
-
-def nobody_after_the_killed(story: Story) -> None:
-    story.events = [it for it in story.events if it.at <= 10.3 or it.who == DIRECTOR]
-
-
-def a_grant_before_the_kill(story: Story) -> None:
-    story.change(story.find("killed"), at=12.6)
-
-
-def killed_while_it_held_nothing(story: Story) -> None:
-    story.change(story.find("killed"), at=5.0)
-
-
-def held_at_the_first_look(story: Story) -> None:
-    story.change(story.find("look", "w2", -1), held=True)
-    story.add(23.15, "w2", "look", token=token(8), held=False)
-
-
-def no_look_after_the_pause(story: Story) -> None:
-    story.drop(story.find("look", "w2", -1))
-
-
-def never_resumed(story: Story) -> None:
-    story.drop(story.find("resumed"))
-
-
-def resumed_before_the_next_grant(story: Story) -> None:
-    story.change(story.find("resumed"), at=22.0)
-
-
-def not_refused(story: Story) -> None:
-    story.drop(story.find("refused"))
-
-
-def refused_for_no_reason(story: Story) -> None:
-    story.change(story.find("refused"), highest=token(8))
-
-
-def the_paused_one_not_told(story: Story) -> None:
-    story.drop(story.find("lost", "w2"))
-
-
-def told_after_the_next_grant(story: Story) -> None:
-    story.change(story.find("lost", "w5"), at=32.51)
-
-
-def told_at_the_moment_of_the_next_grant(story: Story) -> None:
-    story.change(story.find("lost", "w5"), at=story.find("granted", "w6", -1).at)
-
-
-def a_node_left(story: Story) -> None:
-    story.change(story.find("left"), nodes=["_c_0-lock-0000000011"])
-
-
-def nobody_looked(story: Story) -> None:
-    story.drop(story.find("left"))
-
-
-def a_worker_still_there(story: Story) -> None:
-    story.drop(story.find("ended", "w6"))
-
-
-def a_worker_that_failed(story: Story) -> None:
-    story.change(story.find("ended", "w6"), code=1)
-
-
-def the_killed_one_ended_otherwise(story: Story) -> None:
-    story.change(story.find("ended", "w1"), code=0)
-
-
-def an_ask_unanswered(story: Story) -> None:
-    story.add(9.0, "w4", "asks")
-
-
-def a_grant_without_asking(story: Story) -> None:
-    story.drop(story.find("asks", "w4"))
-
-
-def an_act_missing(story: Story) -> None:
-    story.drop(story.find("act", nth=3))
-
-
-def broken_off(story: Story) -> None:
-    story.add(33.5, DIRECTOR, "broken", why="w3 ended, with exit status 1")
-
-
-def a_release_of_nothing(story: Story) -> None:
-    story.add(9.0, "w4", "released", token=token(77))
-
-
-PLANTED: list[tuple[str, Tampering]] = [
-    ("order", grants_swapped),
-    ("order", queue_served_out_of_order),
-    ("order", a_contender_never_served),
-    ("order", a_place_given_to_another),
-    ("order", no_queue_seen),
-    ("tokens", a_token_that_goes_back),
-    ("exclusive", a_release_after_the_next_grant),
-    ("ledger", an_entry_lost),
-    ("ledger", an_entry_of_a_stranger),
-    ("callbacks", a_loss_told_twice),
-    ("callbacks", a_loss_not_told),
-    ("killed", nobody_after_the_killed),
-    ("killed", a_grant_before_the_kill),
-    ("killed", killed_while_it_held_nothing),
-    ("paused", held_at_the_first_look),
-    ("paused", no_look_after_the_pause),
-    ("paused", never_resumed),
-    ("paused", resumed_before_the_next_grant),
-    ("paused", not_refused),
-    ("paused", refused_for_no_reason),
-    ("paused", the_paused_one_not_told),
-    ("cut", a_loss_not_told),
-    ("cut", told_after_the_next_grant),
-    ("cut", told_at_the_moment_of_the_next_grant),
-    ("left_over", a_node_left),
-    ("left_over", nobody_looked),
-    ("left_over", a_worker_still_there),
-    ("left_over", a_worker_that_failed),
-    ("left_over", the_killed_one_ended_otherwise),
-    ("complete", an_ask_unanswered),
-    ("complete", a_grant_without_asking),
-    ("complete", an_act_missing),
-    ("complete", broken_off),
-    ("complete", a_release_of_nothing),
-]
-
-
-@pytest.mark.parametrize(("check", "tamper"), PLANTED, ids=[it.__name__ for _, it in PLANTED])
-def test_a_planted_violation_is_caught(check: str, tamper: Tampering) -> None:
-    story = Story()
-    tamper(story)
-    assert check in violated(story)
-
-
-def test_every_check_has_a_planted_violation() -> None:
-    assert {check for check, _ in PLANTED} == set(CHECKS)
-
-
-@pytest.mark.parametrize("kind", ["killed", "paused", "cut", "resumed", "ledger", "left", "queue"])
-def test_what_the_director_did_not_do_is_missed(kind: str) -> None:
-    story = Story()
-    story.events = [event for event in story.events if event.what != kind]
-    assert violated(story)
-
-
-_KINDS_THAT_COUNT = {"asks", "granted", "wrote", "released", "lost", "refused", "ended", "act"}
-
-
-@given(data=st.data())
-def test_no_event_that_counts_can_be_missing(data: st.DataObject) -> None:
-    story = Story()
-    event = data.draw(st.sampled_from([it for it in story.events if it.what in _KINDS_THAT_COUNT]))
-    story.drop(event)
-    assert violated(story)
-
-
-def test_events_survive_json() -> None:
-    for event in Story().events:
-        rounded = replace(event, at=round(event.at, 6))
-        assert Event.from_json(event.to_json()) == rounded
-
-
-OTHER_SHAPE = '{"version": 2, "at": 1, "act": 1, "who": "w1", "event": "asks"}'
+from zklock.cli import main
+from zklock.testing.demo import checks, play
+from zklock.testing.demo.checks import Check, Failed, Queue, Shares
+
+
+def token(number: int) -> str:
+    return f"{7:016x}-{number:010d}"
+
+
+def turn(granted: float, number: int) -> list[dict[str, Any]]:
+    return [
+        {"what": "granted", "at": granted, "token": token(number)},
+        {"what": "looked", "at": granted + 0.2, "believed": granted + 0.1, "held": True},
+        {"what": "over", "at": granted + 0.3},
+    ]
+
+
+def given(shard: int, at: float, under: str) -> dict[str, Any]:
+    return {"what": "assigned", "at": at, "shard": shard, "token": under}
+
+
+def queue(*struck: dict[str, Any]) -> Queue:
+    """Return a scene that went well: w1 was struck at 10 s, w2 and w3 had their turns after it."""
+    granted = {"what": "granted", "at": 9.0, "token": token(0)}
+    reports = {"w1": [granted, *struck], "w2": turn(12.0, 1), "w3": turn(13.0, 2)}
+    ledger = [(token(1), "w2"), (token(2), "w3")]
+    return Queue(("w1", "w2", "w3"), reports, 10.0, 15.0, ledger, ())
+
+
+KILLED = queue()
+PAUSED = queue(
+    {"what": "looked", "at": 15.1, "believed": 10.0, "held": False},
+    {"what": "lost", "at": 15.1, "reason": "LEASE_LAPSED"},
+    {"what": "refused", "at": 15.2, "highest": token(2)},
+)
+CUT = queue({"what": "lost", "at": 11.3, "reason": "LEASE_LAPSED"})
+SHARES = Shares(
+    shards=4,
+    victim="w1",
+    fault=10.0,
+    before={"w1": {0: token(0), 1: token(0)}, "w2": {2: token(0)}, "w3": {3: token(0)}},
+    after={"w2": {0: token(1), 2: token(0)}, "w3": {1: token(1), 3: token(0)}},
+    reports={
+        "w1": [],
+        "w2": [given(2, 5.0, token(0)), given(0, 12.0, token(1))],
+        "w3": [given(3, 5.0, token(0)), given(1, 12.0, token(1))],
+    },
+)
+SCENES: dict[Callable[[Any], Iterator[Check]], Any] = {
+    checks.killed: KILLED,
+    checks.paused: PAUSED,
+    checks.cut: CUT,
+    checks.taken_over: SHARES,
+}
+
+
+def failed(found: Iterator[Check]) -> set[str]:
+    return {check.text for check in found if not check.held}
+
+
+def told(seen: Queue, worker: str, what: str, **changed: Any) -> Queue:
+    """Return the scene with something else in the report of a worker."""
+    reports = [
+        {**it, **changed} if it["what"] == what else it for it in map(dict, seen.reports[worker])
+    ]
+    assert reports != seen.reports[worker]
+    return replace(seen, reports={**seen.reports, worker: reports})
+
+
+@pytest.mark.parametrize("check", SCENES)
+def test_a_scene_that_went_well_passes(check: Callable[[Any], Iterator[Check]]) -> None:
+    assert failed(check(SCENES[check])) == set()
 
 
 @pytest.mark.parametrize(
-    "line", ["", "x", "3", "[]", "null", "{}", '{"at": 1, "act": 1}', "{", OTHER_SHAPE]
+    ("check", "seen", "text"),
+    [
+        (checks.killed, told(KILLED, "w2", "granted", at=9.9), "after the kill"),
+        (checks.killed, told(KILLED, "w3", "granted", at=11.0), "in the order of the queue"),
+        (checks.killed, told(KILLED, "w2", "looked", believed=13.1), "one held the lock at a time"),
+        (checks.killed, told(KILLED, "w3", "granted", token=token(1)), "a higher token"),
+        (checks.killed, told(KILLED, "w2", "granted", token=token(0)), "a higher token"),
+        (checks.killed, replace(KILLED, ledger=[(token(1), "w2")]), "the ledger has one entry"),
+        (checks.killed, replace(KILLED, left=("w1",)), "nobody is left"),
+        (checks.paused, replace(PAUSED, mended=12.5), "had the lock during the pause"),
+        (checks.paused, told(PAUSED, "w2", "granted", at=9.9), "had the lock during the pause"),
+        (checks.paused, told(PAUSED, "w1", "looked", held=True), "at its first look"),
+        (checks.paused, told(PAUSED, "w1", "looked", believed=15.05), "at its first look"),
+        (checks.paused, told(PAUSED, "w1", "looked", believed=12.1), "one held the lock at a time"),
+        (checks.paused, told(PAUSED, "w1", "lost", at=14.0), "its lost callback"),
+        (checks.paused, told(PAUSED, "w1", "refused", highest=token(0)), "late write was refused"),
+        (checks.cut, told(CUT, "w1", "lost", at=12.1), "was told of its loss"),
+        (checks.cut, told(CUT, "w1", "lost", at=9.9), "was told of its loss"),
+        (
+            checks.taken_over,
+            replace(SHARES, after={**SHARES.after, "w2": {2: token(0)}}),
+            "every shard has one owner again",
+        ),
+        (
+            checks.taken_over,
+            replace(SHARES, after={"w2": dict.fromkeys(range(4), token(1)), "w3": {}}),
+            "the shares are equal",
+        ),
+        (
+            checks.taken_over,
+            replace(SHARES, reports={**SHARES.reports, "w3": [given(3, 12.0, token(1))]}),
+            "have moved",
+        ),
+        (checks.taken_over, replace(SHARES, before={**SHARES.before, "w1": {}}), "have moved"),
+        (
+            checks.taken_over,
+            replace(SHARES, before={**SHARES.before, "w1": {0: token(1), 1: token(0)}}),
+            "a higher token than w1",
+        ),
+    ],
+)  # fmt: skip
+def test_a_planted_violation_is_found(
+    check: Callable[[Any], Iterator[Check]], seen: Any, text: str
+) -> None:
+    assert any(text in found for found in failed(check(seen)))
+
+
+@pytest.mark.parametrize(
+    ("check", "worker", "what"),
+    [
+        *((checks.killed, worker, "granted") for worker in ("w1", "w2", "w3")),
+        (checks.killed, "w2", "looked"),
+        *((checks.paused, "w1", what) for what in ("looked", "lost", "refused")),
+        (checks.cut, "w1", "lost"),
+    ],
 )
-def test_other_lines_are_no_events(line: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        Event.from_json(line)
+def test_no_report_that_counts_can_be_missing(
+    check: Callable[[Any], Iterator[Check]], worker: str, what: str
+) -> None:
+    seen = SCENES[check]
+    kept = [it for it in seen.reports[worker] if it["what"] != what]
+    with pytest.raises(Failed, match=f"{worker} has never reported '{what}'"):
+        list(check(replace(seen, reports={**seen.reports, worker: kept})))
+
+
+def test_what_a_worker_owns_is_what_it_was_given_last() -> None:
+    reports = [
+        given(0, 1.0, token(1)),
+        given(1, 2.0, token(1)),
+        {**given(1, 3.0, token(1)), "what": "revoked"},
+        given(0, 4.0, token(2)),
+        {**given(0, 5.0, token(1)), "what": "revoked"},
+    ]
+    assert checks.owned(reports) == {0: token(2)}
+
+
+@pytest.mark.parametrize(
+    ("shares", "so"),
+    [
+        ({"w1": {0: "t", 1: "t"}, "w2": {2: "t"}}, True),
+        ({"w1": {0: "t", 1: "t", 2: "t"}, "w2": {}}, False),
+        ({"w1": {0: "t"}, "w2": {2: "t"}}, False),
+        ({"w1": {0: "t", 1: "t"}, "w2": {1: "t"}}, False),
+    ],
+)
+def test_shares_are_settled_when_all_is_owned_in_equal_parts(
+    shares: dict[str, dict[int, str]], so: bool
+) -> None:
+    assert checks.settled(shares, 3) is so
+
+
+def test_the_first_check_that_does_not_hold_ends_the_demo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def played(hosts: object, timeout: float, tell: play.Say, say: play.Say) -> None:
+        client: Any = SimpleNamespace(handler=SimpleNamespace(session_timeout=timeout))
+        scenes = play.Play(play.ZooKeeper("", "", ""), client, "/", Path(), tell)
+        scenes._check([Check(True, "one"), Check(False, "two"), Check(True, "three")])
+
+    monkeypatch.setattr(play, "play", played)
+    assert main(["demo"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "   ok: one\n   FAILED: two\n"
+    assert printed.err == "zklock demo: not shown: two\n"

@@ -1,1 +1,1 @@
-"""The demo: what happens to holders of locks, played and judged before your eyes."""
+"""The demo: workers in processes of their own, what is done to them, and what that must show."""

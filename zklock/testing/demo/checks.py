@@ -1,339 +1,188 @@
-"""Judges a demo by its events. Pure: events in, verdicts out.
-
-No single source is trusted. The order comes from the znode names and from what ZooKeeper listed,
-the tokens from the grants, the intervals from the holders' own clock readings, and the ledger from
-SQLite. The checker that also judges chaos (``zklock.testing.checker``) decides about what a lock
-must never do. This module adds what only this demo has. An empty log passes no check.
-"""
+"""What each scene of the demo must show. Pure: what workers reported in, checks out."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeAlias
 
-from zklock.testing import checker
-from zklock.testing.checker import Rule
-from zklock.testing.demo.events import Event
-from zklock.testing.demo.translation import history_of
-from zklock.testing.history import Holding, Record
+Report: TypeAlias = Mapping[str, Any]
+"""What a worker reported: ``what``, ``at`` (seconds since boot), and what belongs to it."""
 
-KILLED = -9
-"""The exit code of a process that SIGKILL has ended."""
+
+class Failed(Exception):
+    """The demo does not show what it has to; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of one check.
+class Check:
+    """Whether something was so, and what; the text holds the measurements."""
 
-    ``finding`` says what was seen. ``violations`` has each thing that must not have happened.
-    ``figures`` has the measurements, in seconds unless the name says otherwise.
+    held: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A scene with a lock, after its end.
+
+    ``listed``: the queue as ZooKeeper told it before the fault, the holder first. ``reports``: of
+    each worker. ``fault``: when the holder was struck, and ``mended``: when that was undone, in
+    seconds since boot. ``ledger``: token and worker of each entry. ``left``: who still queues.
     """
 
-    name: str
-    title: str
-    finding: str
-    violations: tuple[str, ...]
-    figures: dict[str, float] = field(default_factory=dict)
+    listed: Sequence[str]
+    reports: Mapping[str, Sequence[Report]]
+    fault: float
+    mended: float
+    ledger: Sequence[tuple[str, str]]
+    left: Sequence[str]
 
     @property
-    def held(self) -> bool:
-        """Whether nothing was violated."""
-        return not self.violations
+    def holder(self) -> str:
+        """The worker that was struck."""
+        return self.listed[0]
+
+    def told(self, worker: str, what: str) -> Report:
+        """Return a worker's first report of this kind; `Failed` if there is none."""
+        return first(worker, self.reports[worker], what)
+
+    def token(self, worker: str) -> str:
+        """Return the token of a worker's grant; texts of tokens sort as tokens do."""
+        return str(self.told(worker, "granted")["token"])
 
 
-class Report:
-    """A verdict that is being made."""
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A scene with a pool: who owned which shard, with which token, before and after the fault."""
 
-    def __init__(self) -> None:
-        self.finding = ""
-        self.violations: list[str] = []
-        self.figures: dict[str, float] = {}
-
-    def violate(self, what: str) -> None:
-        """Note a thing that must not have happened."""
-        self.violations.append(what)
-
-
-class Story:
-    """The events of a demo, in order of time; the grants in them, and the checker's verdict."""
-
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.events = sorted(events, key=lambda event: event.at)
-        told = history_of(self.events)
-        self.record = Record(told)
-        self.verdict = checker.check(told)
-        self.grants = sorted(self.record.grants.values(), key=lambda grant: grant.began)
-
-    def of(self, *kinds: str) -> list[Event]:
-        """Return the events of these kinds."""
-        return [event for event in self.events if event.what in kinds]
-
-    def broken(self, *rules: Rule) -> list[str]:
-        """Return the violations of these rules of locks."""
-        return [each.what for each in self.verdict.violations if each.rule in rules]
-
-    def margin(self) -> float:
-        """Return the smallest time from the end of one grant's interval to the next grant."""
-        return min((each.seconds for each in self.verdict.margins.values()), default=math.inf)
-
-    def holder(self, worker: str, at: float) -> Holding | None:
-        """Return the grant that this worker had at that time."""
-        mine = [it for it in self.grants if it.source == worker and it.began <= at]
-        if not mine or (mine[-1].released is not None and mine[-1].released.at <= at):
-            return None
-        return mine[-1]
-
-    def next_after(self, grant: Holding) -> Holding | None:
-        """Return the next grant after this one."""
-        later = self.grants[self.grants.index(grant) + 1 :]
-        return later[0] if later else None
+    shards: int
+    victim: str
+    fault: float
+    before: Mapping[str, Mapping[int, str]]
+    after: Mapping[str, Mapping[int, str]]
+    reports: Mapping[str, Sequence[Report]]
 
 
-Checks = Sequence[tuple[str, str, Callable[[Story, Report], None]]]
+def first(worker: str, reports: Sequence[Report], what: str) -> Report:
+    """Return the first report of this kind; `Failed` if there is none."""
+    for report in reports:
+        if report["what"] == what:
+            return report
+    raise Failed(f"{worker} has never reported '{what}'")
 
 
-def verdicts(events: Iterable[Event], checks: Checks) -> list[Verdict]:
-    """Return the verdict of each of these checks."""
-    story = Story(events)
-    found = []
-    for name, title, check in checks:
-        report = Report()
-        check(story, report)
-        found.append(Verdict(name, title, report.finding, tuple(report.violations), report.figures))
+def owned(reports: Sequence[Report]) -> dict[int, str]:
+    """Return the shards that a pool's worker has, and the token of each."""
+    found: dict[int, str] = {}
+    for report in list(reports):
+        if report["what"] == "assigned":
+            found[report["shard"]] = report["token"]
+        elif report["what"] == "revoked" and found.get(report["shard"]) == report["token"]:
+            del found[report["shard"]]
     return found
 
 
-def judge(events: Iterable[Event]) -> list[Verdict]:
-    """Return the verdict of every check."""
-    return verdicts(events, _CHECKS)
+def killed(seen: Queue) -> Iterator[Check]:
+    """Check that the next in the queue succeeds a killed holder."""
+    heir = seen.listed[1]
+    waited = seen.told(heir, "granted")["at"] - seen.fault
+    yield Check(waited > 0, f"{heir} got the lock {waited:.2f} s after the kill")
+    yield from _served(seen, believed=seen.fault)
 
 
-def _complete(story: Story, report: Report) -> None:
-    for event in story.of("broken"):
-        report.violate(f"the demo could not be finished: {event['why']}")
-    for kind, count in (("opening", 1), ("act", 4), ("killed", 1), ("paused", 1), ("cut", 1)):
-        if len(story.of(kind)) != count:
-            report.violate(f"{kind!r} happened {len(story.of(kind))} times, not {count}")
-    asked = Counter(event.who for event in story.of("asks"))
-    granted = Counter(grant.source for grant in story.grants)
-    for worker in sorted(asked | granted):
-        if asked[worker] != granted[worker]:
-            report.violate(
-                f"{worker} asked {asked[worker]} times and was granted {granted[worker]} times"
-            )
-    for stray in story.record.strays:
-        report.violate(f"{stray.source} reports {stray.kind} of what it was never granted")
-    report.finding = f"4 acts; {asked.total()} times asked, {len(story.grants)} times granted"
+def paused(seen: Queue) -> Iterator[Check]:
+    """Check that a paused holder notices its loss at once, and cannot write."""
+    holder, others = seen.holder, seen.listed[1:]
+    look, lost = seen.told(holder, "looked"), seen.told(holder, "lost")
+    turns = [seen.told(it, "granted")["at"] for it in others]
+    yield Check(
+        seen.fault < min(turns) and max(turns) < seen.mended,
+        f"{' and '.join(others)} had the lock during the pause, {others[0]} "
+        f"{turns[0] - seen.fault:.2f} s after SIGSTOP",
+    )
+    yield Check(
+        look["held"] is False and look["believed"] <= seen.fault,
+        f"{holder} found 'held' to be False at its first look after the pause",
+    )
+    yield Check(lost["at"] > seen.mended, f"its lost callback was called: {lost['reason']}")
+    yield Check(
+        seen.told(holder, "refused")["highest"] == seen.token(others[-1]),
+        f"its late write was refused: the ledger had seen the token of {others[-1]}",
+    )
+    yield from _served(seen, believed=look["believed"])
 
 
-def _order(story: Story, report: Report) -> None:
-    """Check that grants follow the sequence numbers, and the queue that was seen."""
-    _needs_grants(story, report)
-    for before, after in pairwise(story.grants):
-        if _sequence(before) >= _sequence(after):
-            report.violate(
-                f"{after} has sequence number {_sequence(after)} and was granted after {before}, "
-                f"which has {_sequence(before)}"
-            )
-    queues = story.of("queue")
-    if not any(len(event["contenders"]) > 1 for event in queues):
-        report.violate("nobody was ever seen to queue")
-    places_of = {_sequence(it): (place, it.source) for place, it in enumerate(story.grants)}
-    for event in queues:
-        places = []
-        for contender in event["contenders"]:
-            place, worker = places_of.get(contender["sequence"], (0, None))
-            if worker == contender["worker"]:
-                places.append(place)
-            else:
-                report.violate(f"{contender['worker']} queued and got no grant for that place")
-        if places != sorted(places):
-            names = " ".join(contender["worker"] for contender in event["contenders"])
-            report.violate(f"the queue {names} was not served in this order")
-    longest = max((len(event["contenders"]) for event in queues), default=0)
-    report.finding = (
-        f"sequence numbers {min(places_of, default='-')} … {max(places_of, default='-')}, "
-        f"the queue as ZooKeeper listed it, up to {longest} long"
+def cut(seen: Queue) -> Iterator[Check]:
+    """Check that a holder without a connection knows of its loss before the next grant."""
+    holder, heir = seen.listed[:2]
+    lost, granted = seen.told(holder, "lost")["at"], seen.told(heir, "granted")["at"]
+    yield Check(
+        seen.fault < lost < granted,
+        f"{holder} was told of its loss {lost - seen.fault:.2f} s after the cut, "
+        f"{granted - lost:.2f} s before {heir}'s grant",
+    )
+    yield from _served(seen, believed=lost)
+
+
+def _served(seen: Queue, believed: float) -> Iterator[Check]:
+    """Check turns, tokens and writes; ``believed``: when the struck holder last took it as held."""
+    others = seen.listed[1:]
+    grants = [seen.told(worker, "granted")["at"] for worker in others]
+    ends = [believed, *(seen.told(worker, "looked")["believed"] for worker in others)]
+    gaps = [grant - end for end, grant in zip(ends, grants, strict=False)]
+    tokens = [seen.token(worker) for worker in seen.listed]
+    names = ", ".join(seen.listed)
+    yield Check(
+        grants == sorted(grants) and min(gaps) > 0,
+        f"one held the lock at a time, in the order of the queue: {names}",
+    )
+    yield Check(
+        all(low < high for low, high in pairwise(tokens)),
+        f"each had a higher token than the one before: {' < '.join(map(_short, tokens))}",
+    )
+    yield Check(
+        list(seen.ledger) == [(seen.token(worker), worker) for worker in others],
+        f"the ledger has one entry each of {' and '.join(others)}, and none of {seen.holder}",
+    )
+    yield Check(not seen.left, "nobody is left in the queue")
+
+
+def taken_over(seen: Shares) -> Iterator[Check]:
+    """Check that the shards of a killed worker go to the others, and no other shard moves."""
+    orphans = seen.before[seen.victim]
+    sizes = {worker: len(mine) for worker, mine in seen.after.items()}
+    after = {shard: token for mine in seen.after.values() for shard, token in mine.items()}
+    moved = [
+        report
+        for worker in seen.after
+        for report in seen.reports[worker]
+        if report["what"] == "assigned" and report["at"] > seen.fault
+    ]
+    last = max((report["at"] for report in moved), default=seen.fault) - seen.fault
+    yield Check(
+        sum(sizes.values()) == len(after) == seen.shards,
+        f"every shard has one owner again, {last:.2f} s after the kill",
+    )
+    shares = ", ".join(f"{worker} has {size}" for worker, size in sorted(sizes.items()))
+    yield Check(max(sizes.values()) - min(sizes.values()) <= 1, f"the shares are equal: {shares}")
+    yield Check(
+        bool(orphans) and sorted(report["shard"] for report in moved) == sorted(orphans),
+        f"only the {len(orphans)} shards of {seen.victim} have moved",
+    )
+    yield Check(
+        all(token < after.get(shard, "") for shard, token in orphans.items()),
+        f"each of these has a higher token than {seen.victim} had",
     )
 
 
-def _tokens(story: Story, report: Report) -> None:
-    _needs_grants(story, report)
-    report.violations += story.broken(Rule.TOKENS)
-    tokens = [grant.token for grant in story.grants]
-    report.finding = f"{len(set(tokens))} tokens, {' … '.join(map(str, tokens[:1] + tokens[-1:]))}"
+def settled(shares: Mapping[str, Mapping[int, str]], shards: int) -> bool:
+    """Whether these workers own all shards, in equal parts to within one."""
+    sizes = [len(mine) for mine in shares.values()]
+    numbers = sorted(shard for mine in shares.values() for shard in mine)
+    return numbers == list(range(shards)) and max(sizes) - min(sizes) <= 1
 
 
-def _exclusive(story: Story, report: Report) -> None:
-    """Check that no holder still believed in its lock when the next one had it."""
-    _needs_grants(story, report)
-    report.violations += story.broken(Rule.EXCLUSION, Rule.FINAL)
-    report.finding = (
-        f"{len(story.grants)} intervals by the holders' own clock readings, none overlap"
-    )
-    if story.margin() < math.inf:
-        report.figures["smallest_gap"] = story.margin()
-        report.finding += f"; smallest gap {story.margin() * 1000:.1f} ms"
-
-
-def _ledger(story: Story, report: Report) -> None:
-    """Compare the ledger with what its writers were told, in the order of their tokens."""
-    entries = [entry for event in story.of("ledger") for entry in event["entries"]]
-    if not entries:
-        report.violate("the ledger is empty")
-    report.violations += story.broken(Rule.FENCE)
-    wrote = {(entry["worker"], entry["token"]) for entry in entries}
-    finished = {(it.source, str(it.token)) for it in story.grants if it.given_back}
-    for worker, token in sorted(finished - wrote):
-        report.violate(f"{worker} finished its grant {token} and its entry is missing")
-    for worker, token in sorted(wrote - finished):
-        report.violate(f"{worker} wrote under {token}, and has no finished grant with it")
-    report.finding = f"{len(entries)} entries by {len(finished)} finished grants, numbered 1 … n"
-
-
-def _callbacks(story: Story, report: Report) -> None:
-    """Check that every grant ended in a release, in one lost callback, or with its process."""
-    _needs_grants(story, report)
-    report.violations += story.broken(Rule.REPORT)
-    lost = sum(bool(grant.losses) for grant in story.grants)
-    released = sum(grant.given_back for grant in story.grants)
-    report.finding = f"{lost} grants lost and told of once each, {released} released"
-
-
-def _killed(story: Story, report: Report) -> None:
-    event, grant, after = _victim(story, report, "killed")
-    if event is None or grant is None or after is None:
-        return
-    waited = after.began - event.at
-    timeout = max((float(it["session_timeout"]) for it in story.of("opening")), default=math.nan)
-    report.figures = {"next_grant_after": waited, "session_timeout": timeout}
-    report.finding = (
-        f"{grant.source} killed; {after.source} granted {waited:.2f} s later "
-        f"(session timeout {timeout:g} s)"
-    )
-
-
-def _paused(story: Story, report: Report) -> None:
-    event, grant, after = _victim(story, report, "paused")
-    if event is None or grant is None or after is None:
-        return
-    worker, token = grant.source, str(grant.token)
-    back = [it.at for it in story.of("resumed") if it["worker"] == worker]
-    if len(back) != 1:
-        report.violate(f"{worker} was resumed {len(back)} times, not once")
-        return
-    resumed = back[0]
-    if after.began > resumed:
-        report.violate(f"{after} was granted only after {worker} was resumed")
-    looks = [it for it in story.of("look") if (it.who, it["token"]) == (worker, token)]
-    first = [it["held"] for it in looks if it.at >= resumed][:1]
-    if first != [False]:
-        found = "True" if first else "nothing"
-        report.violate(f"{worker} found held to be {found} at its first look after the pause")
-    if not any(loss.at >= resumed for loss in grant.losses):
-        report.violate(f"{worker} was not told by its callback that it lost the lock")
-    refusals = [it for it in story.of("refused") if it["token"] == token]
-    if not refusals:
-        report.violate(f"the late write of {grant} was not refused by the ledger")
-    for refusal in refusals:
-        if refusal["highest"] <= refusal["token"]:
-            report.violate(f"the ledger refused {grant}, whose token is not older than what it saw")
-    report.figures = {"paused": resumed - event.at, "next_grant_after": after.began - event.at}
-    report.finding = (
-        f"{worker} paused for {resumed - event.at:.2f} s; {after.source} granted after "
-        f"{after.began - event.at:.2f} s; then held was False at the first look, "
-        "and the late write refused"
-    )
-
-
-def _cut(story: Story, report: Report) -> None:
-    event, grant, after = _victim(story, report, "cut")
-    if event is None or grant is None or after is None:
-        return
-    if not grant.losses:
-        report.violate(f"{grant.source} was not told by its callback that it lost the lock")
-        return
-    told = grant.losses[0].at
-    margin = after.began - told
-    if margin <= 0:
-        report.violate(
-            f"{grant} was told of its loss {-margin * 1000:.1f} ms after {after} was granted"
-        )
-    report.figures = {
-        "lost_callback_after": told - event.at,
-        "next_grant_after": after.began - event.at,
-        "margin": margin,
-    }
-    report.finding = (
-        f"{grant.source} was told {told - event.at:.3f} s after the cut, {after.source} granted "
-        f"{after.began - event.at:.3f} s after it: {margin:.3f} s to spare"
-    )
-
-
-def _left_over(story: Story, report: Report) -> None:
-    workers = {worker for event in story.of("opening") for worker in event["workers"]}
-    ended = left_over(story, report, workers)
-    report.finding = f"no contender in ZooKeeper, {ended} worker processes ended"
-
-
-def left_over(story: Story, report: Report, workers: Iterable[str]) -> int:
-    """Check what is left in ZooKeeper and how the workers ended; return how many ended."""
-    report.violations += story.broken(Rule.SERVICE, Rule.SURPRISE)
-    killed = {event["worker"] for event in story.of("killed")}
-    codes = {event.who: event["code"] for event in story.of("ended")}
-    for worker in sorted(workers):
-        if worker not in codes:
-            report.violate(f"the process of {worker} has not ended")
-        elif codes[worker] != (KILLED if worker in killed else 0):
-            report.violate(f"the process of {worker} ended with code {codes[worker]}")
-    return len(codes)
-
-
-_CHECKS: Checks = (
-    ("complete", "all was played", _complete),
-    ("order", "grants in order of asking", _order),
-    ("tokens", "tokens only ever grow", _tokens),
-    ("exclusive", "never two holders at once", _exclusive),
-    ("ledger", "the ledger is that of the grants", _ledger),
-    ("callbacks", "every loss told of once", _callbacks),
-    ("killed", "a killed holder is succeeded", _killed),
-    ("paused", "a paused holder is fenced off", _paused),
-    ("cut", "a cut-off holder knows first", _cut),
-    ("left_over", "nothing is left over", _left_over),
-)
-
-CHECKS = tuple(name for name, _, _ in _CHECKS)
-"""The names of the checks, in order."""
-
-
-def _victim(
-    story: Story, report: Report, kind: str
-) -> tuple[Event | None, Holding | None, Holding | None]:
-    """Return the fault of this kind, the grant of its victim, and the next grant."""
-    event = next(iter(story.of(kind)), None)
-    if event is None:
-        report.violate(f"nobody was {kind}")
-        return None, None, None
-    grant = story.holder(event["worker"], event.at)
-    if grant is None:
-        report.violate(f"{event['worker']} was {kind} when it did not hold the lock")
-        return event, None, None
-    after = story.next_after(grant)
-    if after is None:
-        report.violate(f"nobody was granted the lock after {grant} was {kind}")
-    elif after.began < event.at:
-        report.violate(f"{after} was granted before {grant} was {kind}")
-        after = None
-    return event, grant, after
-
-
-def _needs_grants(story: Story, report: Report) -> None:
-    if not story.grants:
-        report.violate("nothing was granted")
-
-
-def _sequence(grant: Holding) -> int:
-    return int(grant.node.rpartition("-")[2])
+def _short(token: str) -> str:
+    return f"...{token[-4:]}"

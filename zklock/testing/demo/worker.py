@@ -1,167 +1,149 @@
 """A worker process of the demo.
 
-``python -m zklock.testing.demo.worker NAME HOSTS TIMEOUT PATH LEDGER`` takes commands, one JSON
-object a line, on its standard input, and reports events on its standard output. ``{"do":
-"work"}`` takes the lock ``turns`` times: wait for it, read the ledger's newest number, work for
-``seconds``, append the next number, release. With ``gated`` the work of the first turn goes on
-until ``{"do": "go"}``. With ``late`` it writes although the lock was lost, like a program that
-was paused between its last check and its write. ``{"do": "quit"}`` ends it in order. If its input
-ends without that, it ends at once.
+``python -m zklock.testing.demo.worker lock NAME HOSTS TIMEOUT PATH LEDGER`` acquires a lock, and
+looks at ``held`` all the time. When it reads a line on its standard input, it writes into the
+ledger under its token, although the lock may be lost: like a program that was paused between its
+last look and its write. Then it releases the lock. ``… pool NAME HOSTS TIMEOUT PATH SHARDS`` works
+in a pool until it reads a line. Both report on their standard output, one JSON object a line. If
+their input ends, they end at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
-import queue
+import sqlite3
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import zklock
+from zklock._core.grant import GrantBase
 from zklock._ground.clock import clock
-from zklock.testing.demo.events import Event
-from zklock.testing.demo.ledger import Ledger
+from zklock.fencing.sql import SqlGuard
+from zklock.token import FencingToken
 
-LOOK_EVERY = 0.01
-"""Seconds between two looks at ``held``."""
-
-REPORT_EVERY = 0.1
-"""Seconds between two reports of looks that found the lock held."""
-
+_LOOK_SECONDS = 0.01
 _CALLBACK_SECONDS = 10.0
+_BUSY_SECONDS = 20.0
+_reporting = threading.Lock()
 
 
-class Worker:
-    """Works on commands until it is told to quit."""
+class Ledger:
+    """A table in SQLite that only the newest token may write to; ``create`` makes it."""
 
-    def __init__(self, name: str, hosts: str, timeout: float, path: str, ledger: Path) -> None:
-        self._name = name
-        self._act = 0
-        self._reported = 0.0  # when a look was last reported
-        self._ledger = Ledger(ledger)
-        self._saying = threading.Lock()
-        self._told = threading.Event()
-        self._commands: queue.Queue[dict[str, Any]] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-        self._client = zklock.connect(hosts, timeout)
-        self._lock = zklock.Lock(
-            self._client,
-            path,
-            identity=name,
-            on_lost=self._lost,
-            on_suspended=self._suspended,
-        )
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._guard = SqlGuard(self._connect, "ledger")
 
-    def run(self) -> None:
-        """Work on commands until ``quit``."""
-        session, _ = self._client.client_id
-        timeout = self._client.handler.session_timeout
-        self._say("ready", pid=os.getpid(), session=f"{session:#x}", session_timeout=timeout)
-        while True:
-            command = self._commands.get()
-            match command["do"]:
-                case "quit":
-                    break
-                case "work":
-                    self._act = command["act"]
-                    for turn in range(command["turns"]):
-                        gated = turn == 0 and command["gated"]
-                        self._turn(None if gated else command["seconds"], command["late"])
-        self._client.stop()
-        self._client.close()
+    def create(self) -> None:
+        """Make the tables, in a new file."""
+        with contextlib.closing(self._connect()) as database:
+            database.execute("CREATE TABLE entry (token TEXT NOT NULL, worker TEXT NOT NULL)")
+        self._guard.create_table()
+        self._guard.create()
 
-    def _turn(self, seconds: float | None, late: bool) -> None:
-        self._told.clear()
-        asked = clock()
-        self._say("asks", at=asked)
-        grant = self._lock.acquire()
+    def append(self, token: FencingToken, worker: str) -> None:
+        """Append an entry; ``StaleToken`` if a newer token was seen."""
+
+        def insert(database: sqlite3.Connection) -> None:
+            database.execute("INSERT INTO entry VALUES (?, ?)", (str(token), worker))
+
+        self._guard.run(token, insert)
+
+    def entries(self) -> list[tuple[str, str]]:
+        """Return the token and the worker of each entry, in the order of writing."""
+        with contextlib.closing(self._connect()) as database:
+            return database.execute("SELECT token, worker FROM entry ORDER BY rowid").fetchall()
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._file, timeout=_BUSY_SECONDS, isolation_level=None)
+
+
+def report(what: str, *, at: float | None = None, **told: Any) -> None:
+    """Report something to the process that reads: ``at`` is in seconds since boot, or now."""
+    line = json.dumps({"what": what, "at": clock() if at is None else at, **told})
+    with _reporting:
+        print(line, flush=True)
+
+
+def hold(name: str, hosts: str, timeout: str, path: str, file: str) -> None:
+    """Take the lock for one turn."""
+    asked, told = threading.Event(), threading.Event()
+    threading.Thread(target=_listen, args=(asked,), daemon=True).start()
+
+    def lost(loss: zklock.Loss) -> None:
+        report("lost", reason=loss.reason.name)
+        told.set()
+
+    ledger = Ledger(Path(file))
+    with zklock.connect(hosts, float(timeout)) as client:
+        lock = zklock.Lock(client, path, identity=name, on_lost=lost)
+        grant = lock.acquire()
         assert grant is not None
-        token, granted = str(grant.token), clock()
-        self._say("granted", at=granted, token=token, node=grant.path, waited=granted - asked)
-        number = 0
+        report("granted", token=str(grant.token))
+        believed = _look_until(asked, grant)
+        report("looked", believed=believed, held=grant.held)
+        asked.wait()
         try:
-            number = self._ledger.claim(grant.token) + 1
-            self._say("claimed", token=token, last=number - 1)
-            if self._work(grant, seconds) or late:
-                self._ledger.append(grant.token, number, self._name)
-                self._say("wrote", token=token, number=number)
+            ledger.append(grant.token, name)
         except zklock.StaleToken as stale:
-            self._say("refused", token=token, number=number, highest=str(stale.highest))
-        released = clock()
+            report("refused", highest=str(stale.highest))
         try:
-            self._lock.release()
+            lock.release()
         except zklock.LockLost:
-            self._told.wait(_CALLBACK_SECONDS)
-        else:
-            self._say("released", at=released, token=token)
-
-    def _work(self, grant: zklock.Grant, seconds: float | None) -> bool:
-        """Work, and keep checking that the lock is held; return whether it was, to the end."""
-        began = self._reported = clock()
-        finished = False
-        while self._look(grant, report=finished):
-            if finished:
-                return True
-            finished = self._finished(began, seconds)
-        self._look(grant)  # again: a look that began before a pause has the time from before it
-        self._told.wait(_CALLBACK_SECONDS)
-        return False
-
-    def _look(self, grant: zklock.Grant, *, report: bool = False) -> bool:
-        at = clock()
-        held = grant.held
-        if report or not held or at - self._reported >= REPORT_EVERY:  # so always after a pause
-            self._say("look", at=at, token=str(grant.token), held=held)
-            self._reported = at
-        return held
-
-    def _finished(self, began: float, seconds: float | None) -> bool:
-        if seconds is not None:
-            time.sleep(LOOK_EVERY)
-            return clock() >= began + seconds
-        try:
-            return bool(self._commands.get(timeout=LOOK_EVERY)["do"] == "go")
-        except queue.Empty:
-            return False
-
-    def _suspended(self, grant: zklock.Grant) -> None:
-        self._say("suspended", token=str(grant.token), remaining=grant.remaining())
-
-    def _lost(self, loss: zklock.Loss) -> None:
-        at, token = clock(), str(loss.grant.token)
-        self._say(
-            "lost",
-            at=at,
-            token=token,
-            reason=loss.reason.name,
-            noticed=loss.noticed,
-            lease_end=loss.lease_end,
-        )
-        self._told.set()
-
-    def _say(self, what: str, *, at: float | None = None, **data: Any) -> None:
-        event = Event(clock() if at is None else at, self._act, self._name, what, data)
-        with self._saying:
-            sys.stdout.write(event.to_json() + "\n")
-            sys.stdout.flush()
-
-    def _listen(self) -> None:
-        for line in sys.stdin:
-            command = json.loads(line)
-            self._commands.put(command)
-            if command["do"] == "quit":
-                return
-        os._exit(os.EX_UNAVAILABLE)  # nobody is left to report to; the main thread may be waiting
+            told.wait(_CALLBACK_SECONDS)
+        report("over")
 
 
-def main(arguments: list[str]) -> None:
-    """Run a worker."""
-    name, hosts, timeout, path, ledger = arguments
-    Worker(name, hosts, float(timeout), path, Path(ledger)).run()
+def _look_until(asked: threading.Event, grant: zklock.Grant) -> float:
+    """Look until the lock is lost, or a write is asked for; return when it was last held."""
+    believed = clock()
+    while True:
+        at = clock()  # before the look: a process may be paused within it
+        if not grant.held:
+            return believed
+        believed = at
+        if asked.wait(_LOOK_SECONDS):
+            return believed
+
+
+def share(name: str, hosts: str, timeout: str, path: str, shards: str) -> None:
+    """Work in a pool until told to end."""
+
+    def assigned(shard: int, grant: GrantBase) -> None:
+        report("assigned", shard=shard, token=str(grant.token))
+
+    def revoked(shard: int, grant: GrantBase) -> None:
+        report("revoked", shard=shard, token=str(grant.token))
+
+    asked = threading.Event()
+    threading.Thread(target=_listen, args=(asked,), daemon=True).start()
+    with (
+        zklock.connect(hosts, float(timeout)) as client,
+        zklock.WorkerPool(
+            client,
+            path,
+            shards=int(shards),
+            identity=name,
+            on_assigned=assigned,
+            on_revoked=revoked,
+        ),
+    ):
+        asked.wait()
+    report("over")
+
+
+def _listen(asked: threading.Event) -> None:
+    if sys.stdin.readline():
+        asked.set()
+    sys.stdin.read()
+    os._exit(os.EX_UNAVAILABLE)  # nobody is left to report to
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    logging.disable()  # the demo tells what happens, in its order
+    {"lock": hold, "pool": share}[sys.argv[1]](*sys.argv[2:])
