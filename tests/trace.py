@@ -18,7 +18,7 @@ belief by `Lost`. So a history of events is held against what the model says of 
 As in the model, belief and order say nothing of a holder whose node an operator has deleted: it
 believes until it is told (`LossReason.NODE_DELETED`). The same holds if an operator has ended its
 session, which tests do and ZooKeeper does not, while the lease ran. (Whether a session that expires
-by itself ends after the lease is judged in the histories of chaos, by `zklock.testing.checker`.)
+by itself ends after the lease is judged in the histories of chaos, by `tests.chaos.checker`.)
 
 A late create tells no event: its node takes a number, as any node does, and goes.
 If it stays, no event says so. The servers' log does (`tests.chaos.server_log`), and so do the tests

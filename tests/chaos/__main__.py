@@ -14,10 +14,10 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
+from tests.chaos.checker import Rule
+from tests.chaos.history import load
 from tests.chaos.run import Settings, decide, run
 from tests.chaos.server_log import Decision
-from zklock.testing.checker import Rule
-from zklock.testing.history import load
 
 
 def text(decision: Decision) -> str:

@@ -19,10 +19,10 @@ from typing import Protocol
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
+from tests.chaos.history import History
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.testing import Ensemble, StartFailed, ZooKeeperServer
-from zklock.testing.history import History
 from zklock.testing.proxy import FaultProxy
 
 log = logging.getLogger("chaos")

@@ -19,11 +19,11 @@ from typing import Self
 from kazoo.client import KazooClient
 
 from tests.chaos import stores
+from tests.chaos.history import History
 from tests.chaos.pool_worker import ROOT, PoolWorker
 from zklock._ground.clock import clock
 from zklock._pool.nodes import PoolPaths
 from zklock.testing import wait_for
-from zklock.testing.history import History
 
 log = logging.getLogger("chaos")
 

@@ -27,6 +27,7 @@ from kazoo.client import KazooClient
 
 import zklock
 from tests.chaos import stores
+from tests.chaos.history import History
 from tests.contract.fronts import FRONTS, Steps
 from zklock import aio
 from zklock._core.attempt import Pending
@@ -34,7 +35,6 @@ from zklock._ground.clock import clock
 from zklock._pool.member import Membership
 from zklock._pool.slot import Reporting
 from zklock.errors import LockLost
-from zklock.testing.history import History
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY = 0.02

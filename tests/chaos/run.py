@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.chaos import pool_run, server_log, stores
+from tests.chaos.checker import Bounds
+from tests.chaos.history import History, load
 from tests.chaos.nemesis import Nemesis, Victims
 from tests.chaos.strangers import Strangers
 from tests.chaos.witness import Witness
@@ -34,8 +36,6 @@ from zklock import connect
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.testing import Ensemble, wait_for
-from zklock.testing.checker import Bounds
-from zklock.testing.history import History, load
 from zklock.testing.proxy import FaultProxy
 
 log = logging.getLogger("chaos")

@@ -23,11 +23,11 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
+from tests.chaos.checker import Bounds, Rule, Verdict, Violation, check
+from tests.chaos.history import Event, History, Holding, Record
 from tests.chaos.nemesis import KINDS, Track
 from zklock._ground.clock import clock
 from zklock._recipes import names
-from zklock.testing.checker import Bounds, Rule, Verdict, Violation, check
-from zklock.testing.history import Event, History, Holding, Record
 
 MAGIC = b"ZKLG"
 HEADER_BYTES = 16

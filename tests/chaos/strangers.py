@@ -23,9 +23,9 @@ from typing import Self
 
 from kazoo.client import KazooClient
 
+from tests.chaos.history import History
 from tests.interop.curator import Curator, CuratorUnavailable
 from zklock._ground.clock import clock
-from zklock.testing.history import History
 
 log = logging.getLogger("chaos")
 

@@ -14,12 +14,12 @@ import zklock
 from tests.backends import backend_to_cut
 from tests.chaos import pool_run, stores
 from tests.chaos.__main__ import text
+from tests.chaos.history import History, load
 from tests.chaos.run import Settings, run
 from tests.chaos.server_log import decide
 from tests.chaos.witness import Witness
 from zklock._pool.nodes import PoolPaths
 from zklock.testing import wait_for
-from zklock.testing.history import History, load
 
 SECONDS = float(os.environ.get("ZKLOCK_CHAOS_SECONDS") or 30)
 AFTERWARDS = 240

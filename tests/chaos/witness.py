@@ -17,7 +17,7 @@ from typing import Self
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
-from zklock.testing.history import History
+from tests.chaos.history import History
 
 PAUSE = 0.02
 """Seconds from an answer to the next write."""

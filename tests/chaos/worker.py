@@ -44,11 +44,11 @@ from kazoo.client import KazooClient
 
 import zklock
 from tests.chaos import plan, stores
+from tests.chaos.history import History
 from tests.chaos.plan import Ending, Step, Turn
 from tests.contract.fronts import FRONTS, Loop, Threads
 from tests.timed import timed_grants
 from zklock._ground.clock import clock
-from zklock.testing.history import History
 
 CRASH_CODE = 70
 LOOK_SECONDS = 0.01

@@ -13,11 +13,11 @@ from kazoo.client import KazooClient
 
 import zklock
 from tests.backends import backend_to_cut
+from tests.chaos.checker import Verdict, check
+from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract.support import boottime
 from zklock.testing import Ensemble, wait_for
-from zklock.testing.checker import Verdict, check
-from zklock.testing.history import History, load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow("three servers are started")]
 

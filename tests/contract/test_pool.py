@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.chaos import checker
+from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract import workers
 from tests.contract.fronts import Steps
@@ -26,8 +28,7 @@ from tests.contract.workers import Front, Join, joining
 from tests.modes import repeated
 from zklock import aio
 from zklock.fencing import MemoryGuard
-from zklock.testing import FaultProxy, checker, wait_for
-from zklock.testing.history import History, load
+from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 24
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.checker import Rule
+from tests.chaos.history import Event, History, load
 from tests.chaos.server_log import (
     UNUSED,
     Change,
@@ -20,8 +22,6 @@ from tests.chaos.server_log import (
     kept,
 )
 from zklock import FencingToken
-from zklock.testing.checker import Rule
-from zklock.testing.history import Event, History, load
 
 LOCK = "/locks/a"
 CREATE, DELETE, SET, CREATE2, MULTI, CREATE_SESSION, CLOSE = 1, 2, 5, 15, 14, -10, -11

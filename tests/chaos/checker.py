@@ -1,6 +1,6 @@
 """Decides from a history whether the locks kept their promises. Pure.
 
-``zklock.testing.history`` defines what a history is, and the lease interval of a grant.
+``tests.chaos.history`` defines what a history is, and the lease interval of a grant.
 
 Times are seconds since boot, on one machine.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate, pairwise
 
-from zklock.testing.history import Event, Holding, Record
+from tests.chaos.history import Event, Holding, Record
 
 
 class Rule(Enum):
@@ -110,7 +110,7 @@ def check(events: Iterable[Event], bounds: Bounds | None = None) -> Verdict:
     """Check a whole history.
 
     These are its events, with their fields besides ``at`` and the source. ``node`` names a grant,
-    with ``use`` if it is a later one on a node of a kept lock (see ``zklock.testing.history``).
+    with ``use`` if it is a later one on a node of a kept lock (see ``tests.chaos.history``).
 
     - ``ask`` (ask, lock, timeout), ``answer`` (ask, outcome)
     - ``grant`` (ask, lock, node, token, session, began; of a kept lock also keep, use);

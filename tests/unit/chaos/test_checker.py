@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.chaos.checker import Bounds, Rule, Verdict, check
+from tests.chaos.history import Event
 from tests.modes import examples
 from zklock import FencingToken
-from zklock.testing.checker import Bounds, Rule, Verdict, check
-from zklock.testing.history import Event
 
 BOUNDS = Bounds(slack=3.0, service=30.0)
 STEP = 0.01
