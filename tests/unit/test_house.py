@@ -190,8 +190,8 @@ def test_the_demo_needs_what_its_extra_brings_and_no_more() -> None:
     visit("testing.demo.play")
     visit("testing.container")
     foreign = {top for module in needed for top in tops(module)} - sys.stdlib_module_names
-    # docker brings requests; SqlGuard imports sqlalchemy for who hands it a connection of that.
-    assert foreign == {"zklock", "kazoo", "docker", "requests", "sqlalchemy", "yaml"}
+    # SqlGuard imports sqlalchemy for who hands it a connection of that.
+    assert foreign == {"zklock", "kazoo", "docker", "sqlalchemy"}
 
 
 @pytest.mark.parametrize("here", [*ROOMS, "contrib"])

@@ -53,7 +53,7 @@ _QUICK_JAVA = (
 )
 # Transaction logs start small and are left to the page cache. A killed server keeps its data; a
 # machine that loses power may not.
-_CHEAP_DISK = ("-Dzookeeper.preAllocSize=64", "-Dzookeeper.forceSync=no")
+CHEAP_DISK = ("-Dzookeeper.preAllocSize=64", "-Dzookeeper.forceSync=no")
 
 _LOGBACK = """\
 <configuration>
@@ -211,7 +211,7 @@ class JavaNode(Node):
         command = [
             self._installation.java,
             *_QUICK_JAVA,
-            *_CHEAP_DISK,
+            *CHEAP_DISK,
             *self._java_options,
             *self._settings.java_arguments(),
             "-cp",

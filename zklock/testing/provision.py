@@ -11,8 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from zklock.testing.backend import Backend
@@ -23,10 +21,6 @@ from zklock.testing.switches import switch
 PERMIT_VARIABLE = "ZKLOCK_PROVISION"
 
 _PACKAGES = ("default-jre-headless", "libzookeeper-java")
-_TRIES = 3
-_PAUSE_SECONDS = 5.0
-_SAY_SECONDS = 5.0
-_SAY_COLUMNS = 50
 
 
 def provision(
@@ -36,9 +30,8 @@ def provision(
 
     Installs only as root, on a machine with ``apt-get``, and only if neither
     ``ZKLOCK_TEST_BACKEND`` nor ``ZKLOCK_TEST_HOSTS`` asks for something else. Never installs with
-    ``ZKLOCK_PROVISION=0``, and never uses ``sudo``. Calls ``say`` before it begins to install, and
-    every few seconds while it does.
-    If it does not install, ``BackendUnavailable`` says why, or exactly what to run.
+    ``ZKLOCK_PROVISION=0``, and never uses ``sudo``. Calls ``say`` before it begins to install. If
+    it does not install, ``BackendUnavailable`` says why, or exactly what to run.
     """
     try:
         return choose_backend(environ=environ)
@@ -48,7 +41,8 @@ def provision(
             raise BackendUnavailable(f"{error}\n{refusal}") from error
     say("no ZooKeeper here, so apt-get is asked for one")
     say(f"installing {' and '.join(_PACKAGES)}")
-    _install(say)
+    _apt("update")
+    _apt("install", "-y", "--no-install-recommends", *_PACKAGES)
     backend = choose_backend(environ=environ)
     say(f"installed; ZooKeeper is served by {backend.describe()}")
     return backend
@@ -71,53 +65,23 @@ def _refusal(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def _install(say: Callable[[str], object]) -> None:
-    for last in [False] * (_TRIES - 1) + [True]:
-        try:
-            _apt(["update"], say)
-            _apt(["install", "-y", "--no-install-recommends", *_PACKAGES], say)
-        except subprocess.CalledProcessError as error:
-            if last:
-                output = (error.stdout or "").strip()
-                raise BackendUnavailable(
-                    f"{' '.join(error.cmd)} failed with code {error.returncode}:\n{output}"
-                ) from error
-            time.sleep(_PAUSE_SECONDS)
-        else:
-            return
-
-
-def _apt(arguments: list[str], say: Callable[[str], object]) -> None:
-    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *arguments]
-    started = time.monotonic()
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+def _apt(*arguments: str) -> None:
+    """Run apt-get; what it prints goes to standard error, and shows that it goes on."""
+    command = [
+        *("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"),
+        *arguments,
+    ]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.__stderr__,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        check=False,
+    )
+    if done.returncode:
+        raise BackendUnavailable(
+            f"{' '.join(command)} failed with code {done.returncode}: it says above why"
         )
-
-        def said() -> str:
-            # Without the file's position: the process that writes shares it.
-            size = os.fstat(output.fileno()).st_size
-            return os.pread(output.fileno(), size, 0).decode(errors="replace")
-
-        while True:
-            try:
-                code = process.wait(_SAY_SECONDS)
-            except subprocess.TimeoutExpired:
-                newest = (said().split("\n")[-2:-1] or ["…"])[0]
-                say(f"{time.monotonic() - started:.0f} s: {newest.strip()[:_SAY_COLUMNS]}")
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
-            else:
-                break
-        if code:
-            raise subprocess.CalledProcessError(code, command, said())
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -74,7 +74,7 @@ def choose_or_embed(
 
 def _container(environ: Mapping[str, str]) -> Backend:
     try:
-        # Imported here, because docker and yaml are an optional extra.
+        # Imported here, because docker is an optional extra.
         from zklock.testing.container import ContainerBackend  # noqa: PLC0415
     except ImportError as error:
         raise BackendUnavailable(

@@ -1,13 +1,19 @@
-"""What the container backend makes of an engine's answers."""
+"""What the container backend tells an engine, and what it makes of the answers."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from docker.errors import APIError
 
 from zklock.testing import container
+from zklock.testing.settings import Settings
+
+COMPOSE = Path(container.__file__).parent / "compose"
 
 BUSY = APIError("500 Server Error", explanation="OCI runtime pause failed: unable to freeze")
 OTHER = APIError("500 Server Error", explanation="cgroups not configured for container")
@@ -41,6 +47,42 @@ def test_an_engine_that_cannot_pause_is_asked_once() -> None:
 
 def test_a_machine_that_never_pauses_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container, "_FREEZE_SECONDS", 0.0)
-    never: Any = Refusing(*[BUSY] * 10)
-    with pytest.raises(TimeoutError, match="unable to freeze"):
+    never = Refusing(*[BUSY] * 10)
+    with pytest.raises(APIError, match="unable to freeze"):
         container._freeze(never)
+    assert not never.paused
+
+
+def services(file: str) -> dict[str, Any]:
+    """Return the services of a Compose file, with the defaults of its variables."""
+    yaml = pytest.importorskip("yaml")
+    text = re.sub(r"\$\{\w+(:-([^}]*))?\}", r"\2", (COMPOSE / file).read_text())
+    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    return found
+
+
+def words(environment: dict[str, Any]) -> dict[str, set[str]]:
+    return {name: set(str(value).split()) for name, value in environment.items()}
+
+
+@pytest.mark.parametrize(("file", "size"), [("single.yml", 1), ("ensemble.yml", 3)])
+def test_it_starts_what_the_compose_files_describe(file: str, size: int) -> None:
+    backend: Any = SimpleNamespace(engine=None, image=container.IMAGE)
+    group = container.ContainerGroup(backend, Settings(), size)
+    if size > 1:
+        group.join("10.9.8.0/24", SimpleNamespace())
+    described = list(services(file).values())
+    assert [it["image"] for it in described] == [container.IMAGE] * size
+    for node, service in zip(group.nodes, described, strict=True):
+        told, expected = words(node.environment()), words(service["environment"])
+        servers, named = told.pop("ZOO_SERVERS", set()), expected.pop("ZOO_SERVERS", set())
+        assert {name: told[name] for name in expected} == expected
+        assert {re.sub(r"10\.9\.8\.(\d)", lambda it: f"peer{int(it[1]) - 1}", server)
+                for server in servers} == named  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["single.yml", "ensemble.yml"])
+def test_the_compose_files_open_no_port_to_others(file: str) -> None:
+    for service in services(file).values():
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
