@@ -449,8 +449,7 @@ def crashes(subject: Subject, effort: Effort) -> int:
     for round_ in range(effort.kills):
         start = FencingToken(A.epoch + round_, 0)
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_write_rising, args=(resource, start, sender), daemon=True)
-        process.start()
+        process = _begun(resource, _write_rising, resource, start, sender)
         sender.close()
         if not receiver.poll(_PATIENCE):
             process.kill()
@@ -566,15 +565,8 @@ class _Stoppable:
         self._swift = _PAUSE
 
     def __enter__(self) -> _Stoppable:
-        context = multiprocessing.get_context(_START_METHOD)
-        self._orders, theirs = context.Pipe()
-        arguments = (self._subject, theirs)
-        self._process: Any = (
-            context.Process(target=_obey, args=arguments, daemon=True)
-            if self._subject.shared
-            else threading.Thread(target=_obey, args=arguments, daemon=True)
-        )
-        self._process.start()
+        self._orders, theirs = multiprocessing.get_context(_START_METHOD).Pipe()
+        self._writer = _begun(self._subject, _obey, self._subject, theirs)
         if self._subject.shared:
             theirs.close()
         return self
@@ -582,10 +574,8 @@ class _Stoppable:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             self._orders.send(None)
-        self._process.join(_PATIENCE)
-        if self._subject.shared:
-            self._process.kill()
-            self._process.join()
+        self._writer.join(_PATIENCE)
+        _end(self._writer)
         self._orders.close()
 
     def steps(self, action: str, token: FencingToken) -> int:
@@ -688,66 +678,54 @@ def _together(
     subject: Subject, jobs: Sequence[tuple[Callable[..., _History], tuple[Any, ...]]]
 ) -> list[_History]:
     """Run the jobs side by side: in processes if the subject is shared, else in threads."""
-    if not subject.shared:
-        return _in_threads(subject, jobs)
     context = multiprocessing.get_context(_START_METHOD)
     running = []
     for function, arguments in jobs:
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_report, args=(sender, function, subject, *arguments), daemon=True
-        )
-        process.start()
-        sender.close()
-        running.append((process, receiver))
+        one = _begun(subject, _report, sender, function, subject, *arguments)
+        running.append((one, receiver))
+        if subject.shared:
+            sender.close()
     try:
         return [_received(receiver) for _, receiver in running]
     finally:
-        for process, _ in running:
-            process.kill()
-            process.join()
+        for one, receiver in running:
+            _end(one)
+            receiver.close()
 
 
-def _in_threads(
-    subject: Subject, jobs: Sequence[tuple[Callable[..., _History], tuple[Any, ...]]]
-) -> list[_History]:
-    results: dict[int, _History | BaseException] = {}
+def _begun(subject: Subject, function: Callable[..., object], *arguments: Any) -> Any:
+    """Start a process that calls the function; a thread if the subject is not shared."""
+    kind: Any = threading.Thread
+    if subject.shared:
+        kind = multiprocessing.get_context(_START_METHOD).Process
+    one = kind(target=function, args=arguments, daemon=True)
+    one.start()
+    return one
 
-    def work(number: int, function: Callable[..., _History], arguments: tuple[Any, ...]) -> None:
-        try:
-            results[number] = function(subject, *arguments)
-        except BaseException as error:  # handed to the caller
-            results[number] = error
 
-    threads = [
-        threading.Thread(target=work, args=(number, *job), daemon=True)
-        for number, job in enumerate(jobs)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_PATIENCE)
-    histories = []
-    for number in range(len(jobs)):
-        result = results.get(number)
-        if not isinstance(result, list):
-            raise Violation(f"a writer failed: {result!r}")
-        histories.append(result)
-    return histories
+def _end(one: Any) -> None:
+    """End a process; wait for a thread."""
+    if not isinstance(one, threading.Thread):
+        one.kill()
+    one.join(_PATIENCE)
 
 
 def _report(sender: Connection, function: Callable[..., _History], *arguments: Any) -> None:
-    try:
-        sender.send(function(*arguments))
-    except BaseException as error:
-        sender.send(f"{type(error).__name__}: {error}")
-        raise
+    with closing(sender):
+        try:
+            sender.send(function(*arguments))
+        except BaseException as error:  # told to the caller
+            sender.send(f"{type(error).__name__}: {error}")
 
 
 def _received(receiver: Connection) -> _History:
-    if not receiver.poll(_PATIENCE):
-        raise Violation(f"a writer was not done after {_PATIENCE} s")
-    result = receiver.recv()
+    try:
+        if not receiver.poll(_PATIENCE):
+            raise Violation(f"a writer was not done after {_PATIENCE} s")
+        result = receiver.recv()
+    except EOFError:
+        raise Violation("a writer has died") from None
     if not isinstance(result, list):
         raise Violation(f"a writer failed: {result}")
     return result
