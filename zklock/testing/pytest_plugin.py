@@ -190,12 +190,8 @@ def zklock_path(
     yield path
     from zklock import connect  # noqa: PLC0415
 
-    client = connect(zklock_hosts, timeout=_SESSION_SECONDS, auth_data=_zklock_digests)
-    try:
+    with connect(zklock_hosts, timeout=_SESSION_SECONDS, auth_data=_zklock_digests) as client:
         _delete_tree(client, path)
-    finally:
-        client.stop()
-        client.close()
 
 
 @pytest.fixture

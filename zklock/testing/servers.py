@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from zklock._ground.numbers import check_int
@@ -26,7 +25,42 @@ _MAX_SESSION_TIMEOUT = 60_000
 _LOG_LINES = 40
 
 
-class ZooKeeperServer:
+class _Run:
+    """What a backend runs: one server, or several. ``with`` starts and ends it."""
+
+    _backend: Backend
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend: "container", "java", "hosts" or "embedded"."""
+        return self._backend.name
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What can be done with it."""
+        return self._backend.capabilities
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """Start it, and wait until it serves."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it, and remove what was made for it."""
+        raise NotImplementedError
+
+
+class ZooKeeperServer(_Run):
     """A standalone ZooKeeper server that a test may start, stop, kill and pause.
 
     ::
@@ -82,22 +116,6 @@ class ZooKeeperServer:
         server._closed = False
         return server
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<ZooKeeperServer {self.hosts} on {self._backend.name}>"
 
@@ -116,16 +134,6 @@ class ZooKeeperServer:
         """``"host:port"``, as clients take it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
-
-    @property
-    def backend(self) -> str:
-        """The name of the backend: "container", "java", "hosts" or "embedded"."""
-        return self._backend.name
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of this server."""
-        return self._backend.capabilities
 
     @property
     def running(self) -> bool:
@@ -262,7 +270,7 @@ class ZooKeeperServer:
         self._node.write_snapshot(name, snapshot.set_child_counter(content, path, value))
 
 
-class Ensemble:
+class Ensemble(_Run):
     """A replicated ZooKeeper for tests, whose members can be killed, paused and cut off.
 
     ::
@@ -312,22 +320,6 @@ class Ensemble:
         self._cut: set[int] = set()
         self._announced = False
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Ensemble {self.hosts} on {self._backend.name}>"
 
@@ -335,16 +327,6 @@ class Ensemble:
     def hosts(self) -> str:
         """All members as ``"host:port,host:port,…"``."""
         return ",".join(server.hosts for server in self.servers)
-
-    @property
-    def backend(self) -> str:
-        """The name of the backend."""
-        return self._backend.name
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of these servers."""
-        return self._backend.capabilities
 
     def start(self, timeout: float = START_SECONDS) -> None:
         """Start all members and wait until all serve; ``StartFailed`` with a log otherwise."""

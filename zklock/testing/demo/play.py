@@ -179,10 +179,11 @@ class Play:
         self._tell("\n4. A worker of a pool is killed")
         path = f"{self._root}/pool"
         with contextlib.ExitStack() as stack:
-            arguments = (self._zookeeper.hosts, self._timeout, path, SHARDS)
-            workers = [Worker("pool", name, *arguments) for name in NAMES]
-            for each in workers:
-                stack.callback(each.close)
+            workers = []
+            for name in NAMES:
+                hosts = self._zookeeper.hosts
+                workers.append(Worker("pool", name, hosts, self._timeout, path, SHARDS))
+                stack.callback(workers[-1].close)
             before = self._settled(workers)
             self._tell(f"   {', '.join(NAMES)} share {SHARDS} shards, each with a lock")
             victim, *others = workers
@@ -295,8 +296,7 @@ def play(hosts: str | None, timeout: float, tell: Say, say: Say) -> None:
     """
     with contextlib.ExitStack() as stack:
         zookeeper = _zookeeper(stack, hosts, min(0.5, timeout / 4), say)
-        client = zklock.connect(zookeeper.hosts, timeout)
-        stack.callback(_leave, client)
+        client = stack.enter_context(zklock.connect(zookeeper.hosts, timeout))
         root = f"/zklock-demo-{secrets.token_hex(4)}"
         stack.callback(_remove, client, root)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="zklock-demo-"))
@@ -335,8 +335,3 @@ def _remove(client: KazooClient, path: str) -> None:
     if client.connected:
         with contextlib.suppress(KazooException):
             client.delete(path, recursive=True)
-
-
-def _leave(client: KazooClient) -> None:
-    client.stop()
-    client.close()

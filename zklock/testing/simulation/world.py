@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from zklock._ground.clock import clock
@@ -105,12 +104,7 @@ class Simulation:
         self._server.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 from zklock._ground import threads
@@ -156,12 +155,7 @@ class EmbeddedServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
