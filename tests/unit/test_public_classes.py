@@ -69,6 +69,8 @@ def test_the_options_of_a_lock_are_those_of_its_parts() -> None:
     parameters = inspect.signature(zklock.Lock).parameters
     assert {"track_abandoned", "lock_delay", "on_lost", "tidy"} <= set(parameters)
     assert parameters["on_lost"].default is None
+    assert [*parameters][:4] == ["client", "path", "identity", "timeout"]
+    assert [*parameters][-2:] == ["session_timeout", "lease_fraction"]
     assert (
         inspect.signature(zklock.Semaphore).parameters["limit"].default is inspect.Parameter.empty
     )

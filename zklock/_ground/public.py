@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 C = TypeVar("C")
 
+RARE = ("track_abandoned", "lock_delay", "session_timeout", "lease_fraction")
+"""Options that few programs need. They stand at the end of a signature, in this order."""
+
 
 def public(cls: type[C]) -> type[C]:
     """Make a class show its whole signature, and name itself in errors about its arguments.
@@ -49,16 +52,25 @@ def _too_many(whole: inspect.Signature, args: tuple[object, ...]) -> str:
 
 
 def _signature(cls: type) -> inspect.Signature:
-    """Return the signature of ``__init__``, with all options that it passes on."""
-    found: dict[str, inspect.Parameter] = {}
+    """Return the signature of ``__init__``, with all options that it passes on.
+
+    Those that base classes share stand first: they are the commonest ones.
+    """
+    groups: list[dict[str, inspect.Parameter]] = []
     for base in cls.__mro__:
         init = vars(base).get("__init__")
         if init is None:
             continue
         parameters = inspect.signature(init).parameters.values()
-        for each in parameters:
-            if each.kind is not each.VAR_KEYWORD:
-                found.setdefault(each.name, each)
-        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        own = {each.name: each for each in parameters if each.kind is not each.VAR_KEYWORD}
+        groups.insert(0, own)
+        if len(own) == len(parameters):
             break
-    return inspect.Signature(sorted(found.values(), key=lambda each: each.kind))
+    found = {name: each for group in groups for name, each in group.items()}
+    return inspect.Signature(sorted(found.values(), key=_rank))
+
+
+def _rank(each: inspect.Parameter) -> tuple[int, bool, int]:
+    """Return what sorts parameters: what must be given first, what few programs need last."""
+    rare = RARE.index(each.name) if each.name in RARE else -1
+    return each.kind, each.default is not each.empty, rare

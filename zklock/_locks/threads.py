@@ -149,26 +149,32 @@ class Lock(kinds.Exclusive[Grant], ThreadLock):
     default wait of ``with`` and ``acquire()`` in seconds, ``None`` for no limit.
 
     ``on_lost(loss)``: called once for every grant that is lost. ``on_suspended(grant)``: called
-    when the connection is lost while the lease still runs; the connection may come back. Callbacks
-    run on zklock's own threads. An exception in one is logged.
-
-    ``lease_fraction``: the part of the session timeout for which a proof of life is good, 2/3 by
-    default, at least 0.3. Up to 0.75 is safe if the timeout is at least 4 ticks of the server. All
-    locks of a client share it: another value is a ``ValueError``. ``session_timeout`` has no
-    effect: zklock sees the negotiated timeout.
-
+    when the connection is lost while the lease still runs; the connection may come back.
     ``on_release_requested(grant)``: called when somebody asks for the release, see
-    :meth:`request_release`. ``tidy``: remove the lock's znode when a release leaves it without
-    contenders. The next contender makes it anew, and tokens still rise. ``naming="kazoo"``: write
-    names that kazoo's own ``Lock``, ``ReadLock`` and ``WriteLock`` see without any change. Curator
-    does not see them. All zklock users of the path have to set it. It excludes ``tidy``.
-    ``acquire`` then raises ``MixedNames`` if it sees a contender that kazoo does not see.
+    :meth:`request_release`. Callbacks run on zklock's own threads. An exception in one is logged.
+
+    ``tidy``: remove the lock's znode when a release leaves it without contenders. The next
+    contender makes it anew, and tokens still rise. ``naming="kazoo"``: write names that kazoo's own
+    ``Lock``, ``ReadLock`` and ``WriteLock`` see without any change. Curator does not see them. All
+    zklock users of the path have to set it. It excludes ``tidy``. ``acquire`` then raises
+    ``MixedNames`` if it sees a contender that kazoo does not see.
+
+    ``keep``: seconds for which the znode may stay after a release while nobody else queues; by
+    default it is deleted. The next ``acquire`` on this client then sends no request, by any thread
+    and any object that is alike. All grants of one znode have the same token: a guard does not
+    fence them against each other. Others that ask with ``blocking=False`` get ``None`` meanwhile.
+    The default ``identity`` is ``host:pid``. It excludes ``track_abandoned`` and ``lock_delay``.
 
     ``track_abandoned``: ``grant.abandoned`` then tells whether the grant before ended without a
     release (lost, crashed, broken), and you can check the guarded state first. It costs two more
     round trips per acquire. All users of the path have to set it. ``lock_delay``: seconds that the
     next grant waits after such an end, for resources that cannot check tokens. It implies
     ``track_abandoned``, and needs the same value everywhere.
+
+    ``lease_fraction``: the part of the session timeout for which a proof of life is good, 2/3 by
+    default, at least 0.3. Up to 0.75 is safe if the timeout is at least 4 ticks of the server. All
+    locks of a client share it: another value is a ``ValueError``. ``session_timeout`` has no
+    effect: zklock sees the negotiated timeout.
 
     The constructor sends no request. One object may be shared by threads: every ``acquire`` is a
     contender of its own. It is not re-entrant: a thread that acquires what it holds gets
