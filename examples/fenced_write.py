@@ -1,7 +1,7 @@
 """A lock, and a file that refuses the write of a holder who comes late.
 
-The first holder is made to lose its grant without noticing: its node is taken away, as an operator
-might do. The second holder claims the file. The late write of the first is refused by the file.
+The lock is taken away from the first holder, as an operator might do it. The second holder writes.
+The first one's write is under way meanwhile, with its token alone, and comes late: it is refused.
 """
 
 import os
@@ -36,11 +36,12 @@ def main() -> None:
         second.break_lock()
         with second as later:
             print("the second holder's token is greater:", later.token > grant.token)
-            guard.claim(later)
+            guard.write(b"written by the second", later)
             try:
-                guard.write(b"written late", grant)
+                guard.write(b"written late", grant.token)
             except StaleToken:
                 print("refused: the first holder is late")
+        grant.abandon()
         print("the file says:", report.read_text())
 
 

@@ -17,7 +17,7 @@ SAYS = {
     "fenced_write.py": [
         "the second holder's token is greater: True",
         "refused: the first holder is late",
-        "the file says: written by the first",
+        "the file says: written by the second",
     ],
     "once_a_day.py": ["the report of 20", "runs: 1"],
     "release_on_sigterm.py": [
@@ -32,7 +32,11 @@ SAYS = {
         "when the work has ended: 200",
     ],
     "leader.py": ["both have led: True"],
-    "shards.py": ["shared: 3 and 3", "one has all of them: [0, 1, 2, 3, 4, 5]"],
+    "shards.py": [
+        "shared: {'one': 3, 'two': 3}",
+        "it ended well: True",
+        "one has all of them: [0, 1, 2, 3, 4, 5]",
+    ],
     "tasks.py": ["granted beside the holder: 0", "in the order of asking: True 50"],
     "tooz_leader.py": [
         "anna leads with token",
