@@ -1,7 +1,6 @@
 """The code in the docs: the tutorial runs, the rest at least parses."""
 
 import re
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,11 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import SOON
 from zklock import Client, FencingToken, connect
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TOKEN = re.compile(r"[0-9a-f]{16}-[0-9]{10}")
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
@@ -45,23 +44,23 @@ def test_the_tutorial_runs_from_top_to_bottom(
     assert "the token has grown: True\n" in printed
     assert re.search(r"send with [1-7] s of lease", printed)  # of 10 s, two thirds at most
     (shown,) = re.findall(r"^```text\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    wanted = re.sub(r"[0-9a-f]{16}-[0-9]{10}", "TOKEN", shown)
-    found = re.sub(r"[0-9a-f]{16}-[0-9]{10}", "TOKEN", printed)
+    wanted, found = TOKEN.sub("TOKEN", shown), TOKEN.sub("TOKEN", printed)
     assert re.search(re.escape(wanted).replace("…", ".+") + r"\Z", found), found
 
 
-def test_the_first_program_says_what_its_page_says(
-    hosts: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("name", "number"), [("first.py", 0), ("paused.py", 1)])
+def test_a_first_program_says_what_its_page_says(
+    hosts: str, capsys: pytest.CaptureFixture[str], name: str, number: int
 ) -> None:
     page = ROOT / "README.md"
-    program = blocks(page)[0].replace("127.0.0.1:2181", hosts)
-    exec(compile(program, "first.py", "exec"), {})
-    assert f"$ python3 first.py\n{capsys.readouterr().out}```" in page.read_text()
+    program = blocks(page)[number].replace("127.0.0.1:2181", hosts)
+    exec(compile(program, name, "exec"), {})
+    printed = f"$ python3 {name}\n{capsys.readouterr().out}```"
+    assert TOKEN.sub("TOKEN", printed) in TOKEN.sub("TOKEN", page.read_text())
 
 
 def test_the_examples_of_which_do_i_need_run(hosts: str) -> None:
     done: list[str] = []
-    consumed = threading.Event()
 
     def start_due_jobs(token: FencingToken) -> None:
         if not done:
@@ -69,7 +68,9 @@ def test_the_examples_of_which_do_i_need_run(hosts: str) -> None:
             scope["election"].stop()
 
     def handle_next(number: int, token: FencingToken) -> None:
-        consumed.set()
+        if not scope["ended"]:
+            done.append("consume")
+            scope["ended"].append(True)
 
     with connect(hosts) as client:
         scope: dict[str, Any] = {
@@ -77,14 +78,13 @@ def test_the_examples_of_which_do_i_need_run(hosts: str) -> None:
             "zklock": zklock,
             "start_due_jobs": start_due_jobs,
             "handle_next": handle_next,
-            "wait_for_shutdown": lambda: done.append(f"consume: {consumed.wait(SOON)}"),
             "scan": lambda token: done.append("scan"),
             "compute_report": list,
             "save": lambda rows, token: done.append("save"),
         }
         for block in blocks(ROOT / "docs" / "which.md"):
-            exec(compile(block.replace("wait(1.0)", "wait(0.01)"), "which.md", "exec"), scope)
-    assert done == ["lead", "consume: True", "scan", "save"]
+            exec(compile(block.replace("(1.0)", "(0.01)"), "which.md", "exec"), scope)
+    assert [*dict.fromkeys(done)] == ["lead", "consume", "scan", "save"]
 
 
 def test_the_readme_is_short_and_its_commands_have_no_placeholders() -> None:
@@ -93,6 +93,26 @@ def test_the_readme_is_short_and_its_commands_have_no_placeholders() -> None:
     commands = re.findall(r"^\$ .*", text, re.MULTILINE)
     assert commands
     assert [each for each in commands if re.search(r"<[^<]|…|\.\.\.", each)] == []
+
+
+def test_the_readme_shows_what_the_doctor_says() -> None:
+    text = (ROOT / "README.md").read_text()
+    shown = text.partition("$ zklock doctor\n")[2].partition("```")[0].splitlines()
+    page = (ROOT / "docs" / "commands" / "doctor.md").read_text()
+    assert shown
+    assert [line for line in shown if f"\n{line.rstrip('…')}" not in page] == []
+
+
+READING_PATHS = (
+    "tutorial which kept fencing howto/jobs asyncio election pool coming-from-kazoo testing"
+)
+
+
+@pytest.mark.parametrize("name", READING_PATHS.split())
+def test_a_page_on_the_way_of_a_reader_is_short_and_names_its_reader(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    assert len(text.split()) <= 1600
+    assert re.match(r"# .+\n\nFor [^?]+: [^?]+\?", text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

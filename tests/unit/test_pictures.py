@@ -20,15 +20,16 @@ DOCS = ROOT / "docs"
 SITE = str(DOCS / "site")
 
 
-def loaded() -> tuple[Any, Any]:
+def loaded(*names: str) -> list[Any]:
     sys.path.insert(0, SITE)
     try:
-        return importlib.import_module("pictures"), importlib.import_module("figures")
+        return [importlib.import_module(name) for name in names]
     finally:
         sys.path.remove(SITE)
 
 
-pictures, figures = loaded()
+pictures, figures = loaded("pictures", "figures")
+SHOWN = [*pictures.DRAWN, "demo"]
 
 
 @pytest.mark.parametrize("name", pictures.DRAWN)
@@ -38,7 +39,7 @@ def test_a_picture_is_as_drawn(name: str) -> None:
     ElementTree.fromstring(there)
 
 
-@pytest.mark.parametrize("name", pictures.DRAWN)
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_page_shows_the_picture_and_says_what_is_on_it(name: str) -> None:
     pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
     shown = [
@@ -48,6 +49,13 @@ def test_a_page_shows_the_picture_and_says_what_is_on_it(name: str) -> None:
     ]
     assert shown
     assert all(len(alt) > 40 for alt in shown)
+
+
+def test_the_readme_tells_the_measured_time() -> None:
+    here = figures.measured("lock")["figures"]["one machine"]
+    found = re.search(r"takes ([\d.]+) of the time of kazoo", (ROOT / "README.md").read_text())
+    assert found is not None
+    assert found[1] == figures.over(here, "zklock", "kazoo"), "measured anew: change the README"
 
 
 @pytest.mark.parametrize("name", figures.TABLES)

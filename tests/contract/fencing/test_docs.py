@@ -1,4 +1,4 @@
-"""The code of docs/fencing.md, run from top to bottom."""
+"""The code of docs/fencing.md and of the page on services, run from top to bottom."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def test_the_page(
     try:
         client.create("/app/report", b"", makepath=True)
         once, first, *others = howto.blocks("fencing.md")
+        others += howto.blocks("howto/fencing-service.md")
         for code in (once, first):
             exec(code.replace("/var/lib/app", str(tmp_path)), names)
         assert (tmp_path / "report.json").read_bytes() == b'{"total": 7}'

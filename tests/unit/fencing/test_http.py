@@ -439,7 +439,7 @@ def test_a_response_that_breaks_off_is_not_sent_in_part() -> None:
 
 @pytest.mark.hazard("H53")
 def test_resources_are_named_by_what_is_routed() -> None:
-    """As docs/fencing.md advises: paths that are one for the router are one for the guards."""
+    """docs/howto/fencing-service.md: paths that are one for the router are one for the guards."""
     routing = pytest.importorskip("werkzeug.routing")
     exceptions = pytest.importorskip("werkzeug.exceptions")
     routes = routing.Map([routing.Rule("/report/<int:number>", endpoint="report")])

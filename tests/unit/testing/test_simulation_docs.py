@@ -43,9 +43,10 @@ def test_the_section_about_the_embedded_server_runs() -> None:
     assert not found["client"].connected
 
 
-def test_the_section_about_networks_runs() -> None:
+def test_the_page_about_networks_runs() -> None:
+    page = (DOCS / "howto" / "network-faults.md").read_text()
     with embedded() as server:
-        found = run("testing.md", section("Faults in the network"), zklock=zklock, server=server)
+        found = run("network-faults.md", page, zklock=zklock, server=server)
     assert found["lost_reply"].frame.error == 0
     assert not found["client"].connected
 
