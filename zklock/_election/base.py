@@ -234,7 +234,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     @property
     def path(self) -> str:
-        """The election's path."""
+        """The election's znode: all members have the same."""
         return self._path
 
     @property
@@ -244,7 +244,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     @property
     def payload(self) -> bytes:
-        """This member's payload."""
+        """What others read about this member, as last set here; at most 16384 bytes."""
         return self._payload
 
     @property

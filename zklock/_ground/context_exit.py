@@ -194,7 +194,6 @@ class _Entering(property):
     """The ``__enter__`` of what is held already. The class has it as a method: see above."""
 
     def __call__(self, it: HeldContext) -> HeldContext:
-        """Return it."""
         return it
 
 

@@ -112,7 +112,7 @@ class LockBase(NotCopyable, LockContext[G]):
 
     @property
     def path(self) -> str:
-        """The lock's path."""
+        """The lock's own znode, below which its contenders queue."""
         return self._path
 
     @property

@@ -260,7 +260,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     @property
     def path(self) -> str:
-        """The pool's path."""
+        """The pool's znode: all workers have the same."""
         return self._path
 
     @property
@@ -270,7 +270,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     @property
     def capacity(self) -> float:
-        """The weight of this worker."""
+        """The weight of this worker: with twice another's, it gets twice as many shards."""
         return self._registration.profile.capacity
 
     @property

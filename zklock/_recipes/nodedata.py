@@ -36,7 +36,6 @@ class NodeData:
     payload: bytes = b""
 
     def __bytes__(self) -> bytes:
-        """Return the node's data."""
         marks = [_READ] if self.lets_readers_in else []
         if self.asked is not None:
             marks.append(_ASKED + self.asked.encode())

@@ -36,7 +36,6 @@ class Notes:
     asked: frozenset[str] = frozenset()
 
     def __bytes__(self) -> bytes:
-        """Return the node's data."""
         if not (self.payloads or self.asked):
             return self.others
         coded = {

@@ -161,7 +161,7 @@ class SessionEnded(SessionEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatSent(SessionEvent):
-    """A heartbeat was sent."""
+    """A heartbeat was sent. Its answer, if one comes, is another event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

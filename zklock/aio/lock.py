@@ -144,7 +144,10 @@ class WriteLock(kinds.Write[Grant], TaskLock):
     """The writing side of a lock for many readers or one writer: see :class:`zklock.WriteLock`."""
 
     async def downgrade(self, timeout: float | None = None) -> Grant:
-        """Become a reader: see :meth:`zklock.WriteLock.downgrade`."""
+        """Become a reader, with the same grant: see :meth:`zklock.WriteLock.downgrade`.
+
+        If it is cancelled, the caller does not know whether readers are let in. It may be repeated.
+        """
         return await self._downgrade(timeout)
 
 

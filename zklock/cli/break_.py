@@ -21,7 +21,6 @@ tokens is safe then. Exit status 1 if nobody holds it, or no longer with this to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(

@@ -19,7 +19,6 @@ resource that must not see a late write has to compare tokens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     for name, variable, kind in (
         ("path", PATH_VARIABLE, connection.lock_path),
         ("token", TOKEN_VARIABLE, connection.token),

@@ -45,7 +45,6 @@ def add_root(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wait(parser: argparse._ActionsContainer) -> None:
-    """Add ``--wait``."""
     parser.add_argument(
         "-w",
         "--wait",
@@ -56,7 +55,6 @@ def add_wait(parser: argparse._ActionsContainer) -> None:
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
-    """Add ``--interval``."""
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
@@ -67,7 +65,6 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 
 
 def add_admin_port(parser: argparse.ArgumentParser) -> None:
-    """Add ``--admin-port``."""
     parser.add_argument(
         "--admin-port",
         type=port,

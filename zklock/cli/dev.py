@@ -24,7 +24,6 @@ terminal, and kill %1 ends it. Exit status 71: the port is taken."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "--port",
         type=settings.whole(0, 65535, "not 0 to 65535"),

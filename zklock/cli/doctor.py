@@ -32,14 +32,12 @@ as no answer from ZooKeeper. It changes nothing."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     connection.add_root(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     connection.add_admin_port(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine, and print the findings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a chroot is missing is a finding
         try:

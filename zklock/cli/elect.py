@@ -39,7 +39,6 @@ run; 127: there is no such command."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "--again", action="store_true", help="stand again when the command has ended by itself"
     )

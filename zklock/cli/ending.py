@@ -39,7 +39,6 @@ class Ending:
         self._taker = taker
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
         if self._taker is not None:
             self._taker(number)
         elif number in _SIGNALS:

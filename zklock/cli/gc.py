@@ -33,7 +33,6 @@ _SAFE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("root", metavar="PATH", type=connection.root)
     sure = parser.add_mutually_exclusive_group()
     sure.add_argument("--yes", action="store_true", help="do not ask")
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """List, ask, remove."""
     asks = not (options.yes or options.dry_run)
     if asks and (options.json or not sys.stdin.isatty()):
         options.parser.error("there is nobody to ask: pass --yes or --dry-run")

@@ -21,7 +21,6 @@ command that would break it. Exit status 0: no deadlock; 1: a possible one; 2: a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     connection.add_root(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
@@ -30,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the graph."""
     with connection.connected(options) as client:
         reader = Reader(client, options.root)
         found = waits.graph(reader.read().locks)

@@ -44,7 +44,6 @@ such command."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument(
         "-n", "--nonblock", action="store_true", help="do not wait if the lock is not free"
@@ -91,7 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Acquire, run, release."""
     command = command_of(options)
     if options.permits is not None and options.shared:
         options.parser.error("argument --permits: not allowed with argument -s/--shared")

@@ -70,7 +70,6 @@ class LogFormatter(logging.Formatter):
     """A record is one line; the traceback below it keeps its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the line."""
         return plain(super().formatMessage(record))
 
     def formatException(  # noqa: N802 - logging's name
@@ -78,5 +77,4 @@ class LogFormatter(logging.Formatter):
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
         | tuple[None, None, None],
     ) -> str:
-        """Return the traceback."""
         return lines(super().formatException(ei))

@@ -70,7 +70,6 @@ def utf8(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Read text for ZooKeeper."""
     return _path(utf8(text))
 
 

@@ -24,13 +24,11 @@ does not queue, and takes nothing: another may take the lock at once. Exit statu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     connection.add_wait(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Wait."""
     until = clock() + (options.wait or math.inf)
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.path, follow=True)

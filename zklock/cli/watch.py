@@ -29,13 +29,11 @@ server does not tell whether a session lives: put 'dump' on its whitelist of fou
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("--json", action="store_true", help="print a JSON object a line")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print events until a signal."""
     with ends_on_signals(), connection.connected(options) as client:
         reader = Reader(client, options.path, follow=True)
         tls = connection.tls_context(options)

@@ -66,7 +66,7 @@ class FencedTransport(httpx.BaseTransport):
         return response
 
     def close(self) -> None:
-        """Close the transport that sends."""
+        """Close the transport that was passed, or the one that was made here; the grant stays."""
         self._transport.close()
 
 
@@ -101,7 +101,7 @@ class AsyncFencedTransport(httpx.AsyncBaseTransport):
         return response
 
     async def aclose(self) -> None:
-        """Close the transport that sends."""
+        """Close the transport that was passed, or the one that was made here; the grant stays."""
         await self._transport.aclose()
 
 

@@ -290,7 +290,7 @@ class ZkLockDriver(
         )
 
     def get_groups(self) -> coordination.CoordAsyncResult[list[bytes]]:
-        """Return all groups."""
+        """Return the names of all groups, in no certain order."""
         return self._later(lambda: self._children(f"{self._base}/groups"))
 
     def join_group(

@@ -145,7 +145,7 @@ class RedisMark(ABC):
 
     @property
     def resource(self) -> str:
-        """The name of the resource."""
+        """The name that errors and the mark's key give to the resource."""
         return self._resource
 
     def key(self, name: str) -> str:

@@ -82,7 +82,10 @@ class DynamoDbGuard(SwapGuard):
             )
 
     def claim(self, token: Fenced) -> None:
-        """Advance the mark; see ``Guard.claim``."""
+        """Advance the mark, and leave the item's other attributes; see ``Guard.claim``.
+
+        Also raises ``OutcomeUnknown`` if an answer was lost: the mark may have advanced.
+        """
         self.update("", token)
 
     def write(self, values: Mapping[str, Any], token: Fenced) -> None:

@@ -100,7 +100,11 @@ class FileGuard:
         self._sync_directory()
 
     def claim(self, token: Fenced) -> None:
-        """Advance the mark; see ``Guard.claim``."""
+        """Advance the mark, and leave the file as it is; see ``Guard.claim``.
+
+        Also raises ``NoAnswer`` if an earlier writer is not done within ``timeout`` seconds, and
+        ``OSError``: then the mark may have advanced.
+        """
         self._change(token_of(token), None)
 
     def write(self, data: bytes | bytearray | memoryview, token: Fenced) -> None:

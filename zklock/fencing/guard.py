@@ -34,7 +34,7 @@ class Granted(Protocol):
 
     @property
     def token(self) -> FencingToken:
-        """The token of the grant."""
+        """The token of the grant. It stays the same after the grant is over."""
 
 
 NO_TOKEN = "none"

@@ -53,7 +53,10 @@ class RedisGuard(RedisMark):
         blocking.run(self._create)
 
     def claim(self, token: Fenced) -> None:
-        """Advance the mark; see ``Guard.claim``."""
+        """Advance the mark, and change no other key; see ``Guard.claim``.
+
+        Also raises ``OutcomeUnknown`` if an answer was lost: the mark may have advanced.
+        """
         blocking.run(self._claim, token)
 
     def set(self, key: str, value: bytes | str | float, token: Fenced) -> None:

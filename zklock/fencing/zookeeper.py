@@ -193,7 +193,7 @@ class ZooKeeperGuard:
 
     @property
     def resource(self) -> str:
-        """The path of the mark."""
+        """The path of the mark's znode, which names the resource in errors."""
         return self._path
 
     def create(self) -> None:
@@ -234,7 +234,10 @@ class ZooKeeperGuard:
                 raise _refusing(self._path, error) from error
 
     def claim(self, token: Fenced) -> None:
-        """Advance the mark; see ``Guard.claim``."""
+        """Advance the mark, and change no other znode; see ``Guard.claim``.
+
+        Also raises ``NoAnswer`` and ``OutcomeUnknown``: the mark may have advanced, or do it later.
+        """
         self.transaction(token).commit()
 
     def transaction(self, token: Fenced) -> FencedTransaction:
@@ -326,13 +329,13 @@ class FencedTransaction:
         return self
 
     def set_data(self, path: str, value: bytes, version: int = -1) -> FencedTransaction:
-        """Change the data of a znode."""
+        """Replace the data of a znode of this version; ``-1`` is any version."""
         _check_sendable(path)
         self._changes.set_data(path, value, version=version)
         return self
 
     def delete(self, path: str, version: int = -1) -> FencedTransaction:
-        """Delete a znode."""
+        """Delete a znode that has no children and this version; ``-1`` is any version."""
         _check_sendable(path)
         self._changes.delete(path, version=version)
         return self

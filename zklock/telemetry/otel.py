@@ -77,7 +77,7 @@ class LockInstrumentor:
         self._subscription = subscribe(self._note)
 
     def close(self) -> None:
-        """Record no more."""
+        """Record nothing more, not even the end of what has begun. Final for this object."""
         self._open = False
         self._subscription.close()
 

@@ -110,7 +110,7 @@ class Backend(ABC):
 
     @abstractmethod
     def single(self, settings: Settings) -> Node:
-        """Prepare one standalone server."""
+        """Prepare one standalone server; it is not started."""
 
     @abstractmethod
     def ensemble(self, settings: Settings, size: int) -> Group:

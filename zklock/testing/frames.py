@@ -32,7 +32,7 @@ _EVENTS = {kind.value: kind.title for kind in EventKind}
 
 
 class Direction(enum.Enum):
-    """Which way a frame goes."""
+    """Whether a frame goes to the server or to the client."""
 
     TO_SERVER = "to server"
     TO_CLIENT = "to client"

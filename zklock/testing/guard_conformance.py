@@ -46,7 +46,7 @@ _START_METHOD: Final = "forkserver"
 
 
 class Violation(AssertionError):
-    """The guard broke its promise."""
+    """A guard has broken one of its promises; the text says which, and how."""
 
 
 class Handle(ABC):
@@ -64,7 +64,7 @@ class Handle(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections of this holder. The resource and its mark stay."""
 
 
 class Subject(ABC):
@@ -88,7 +88,7 @@ class Subject(ABC):
 
     @abstractmethod
     def open(self) -> Handle:
-        """Connect to the resource."""
+        """Return a handle with connections of its own; called once for each holder."""
 
     def restart(self) -> None:
         """Restart the store; open handles may break."""

@@ -121,7 +121,7 @@ class ZooKeeperServer(_Run):
 
     @property
     def host(self) -> str:
-        """The address that clients use."""
+        """The name or address under which clients reach it, without the port."""
         return self._node.host
 
     @property
@@ -131,7 +131,7 @@ class ZooKeeperServer(_Run):
 
     @property
     def hosts(self) -> str:
-        """``"host:port"``, as clients take it."""
+        """Host and port, as clients take them: ``"127.0.0.1:2181"``, or ``"[::1]:2181"``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -208,7 +208,7 @@ class ZooKeeperServer(_Run):
         self._node.kill()
 
     def restart(self, timeout: float = START_SECONDS) -> None:
-        """``stop`` and ``start``."""
+        """End it in order, then start it with the same port and data; the errors of ``start``."""
         self.stop()
         self.start(timeout)
 
@@ -325,7 +325,7 @@ class Ensemble(_Run):
 
     @property
     def hosts(self) -> str:
-        """All members as ``"host:port,host:port,…"``."""
+        """All members, as clients take them: ``"127.0.0.1:2181,127.0.0.1:2182,…"``."""
         return ",".join(server.hosts for server in self.servers)
 
     def start(self, timeout: float = START_SECONDS) -> None:
@@ -424,6 +424,6 @@ class Ensemble(_Run):
             self._cut.discard(index)
 
     def heal_all(self) -> None:
-        """Undo all cuts."""
+        """Undo every ``cut_from_peers``. It does not wait until the members have met again."""
         for server in self.servers:
             self.heal(server)

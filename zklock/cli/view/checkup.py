@@ -50,7 +50,6 @@ class Finding:
     todo: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return its fields, for ``json.dumps``."""
         return {
             "level": self.level.name.lower(),
             "about": self.about,

@@ -110,7 +110,6 @@ class _Tree:
         self._headless = [queue for path, queue in self._queues.items() if path not in known]
 
     def draw(self) -> Iterator[str]:
-        """Yield the lines."""
         for owner in self._roots:
             if owner not in self._over:
                 self._over.add(owner)

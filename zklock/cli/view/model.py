@@ -126,14 +126,12 @@ class Place:
 
     @property
     def name(self) -> names.Name:
-        """The name of its node."""
         name = names.parse(self.contender.path.rpartition("/")[2])
         assert name is not None, self.contender.path
         return name
 
     @property
     def kind(self) -> str:
-        """What the contender wants."""
         return _KINDS[self.name.kind]
 
     @property
@@ -208,7 +206,6 @@ class LockView:
 
     @property
     def holders(self) -> list[Place]:
-        """Those who hold."""
         return [place for place in self.places if place.contender.holds]
 
     @property

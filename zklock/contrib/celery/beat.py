@@ -119,7 +119,7 @@ class LeaderScheduler(Scheduler):
                 self._record(term, entry)  # as it was before
 
     def apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
-        """Send an entry."""
+        """Send an entry to the broker; called by Celery. Raises its ``SchedulingError``."""
         try:
             result = super().apply_async(entry, *args, **kwargs)
         except SchedulingError as error:
@@ -146,7 +146,7 @@ class LeaderScheduler(Scheduler):
         return self.Producer(self.connection, auto_declare=False)
 
     def close(self) -> None:
-        """Hand the leadership over."""
+        """Hand the leadership over, after the entry that is being sent. May be called twice."""
         if threading.get_ident() in self._ticking:
             return  # beat's signal handler has interrupted a tick, and closes again after it
         self._background.stop()

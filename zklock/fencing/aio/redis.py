@@ -40,7 +40,10 @@ class RedisGuard(RedisMark):
         await self._create()
 
     async def claim(self, token: Fenced) -> None:
-        """Advance the mark; see ``Guard.claim``."""
+        """Advance the mark, and change no other key: see ``zklock.fencing.RedisGuard.claim``.
+
+        If it is cancelled, the mark may advance later, unless a newer token comes first.
+        """
         await self._claim(token)
 
     async def set(self, key: str, value: bytes | str | float, token: Fenced) -> None:

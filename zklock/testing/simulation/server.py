@@ -25,14 +25,12 @@ class Link(socket.socket):
         self.sent_at = clock()
 
     def send(self, *args: Any) -> int:
-        """Send; count what was taken."""
         sent = super().send(*args)
         self.sent += sent
         self.sent_at = self._clock()
         return sent
 
     def recv(self, *args: Any) -> bytes:
-        """Receive; count what came."""
         data = super().recv(*args)
         self.received += len(data)
         return data
@@ -43,7 +41,6 @@ class Link(socket.socket):
 
     @property
     def over(self) -> bool:
-        """Whether this end is closed."""
         return self.fileno() < 0
 
 

@@ -196,7 +196,6 @@ class Side:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
         return f"simulated-{self.number}"
 
     def stirs(self) -> None:
@@ -266,7 +265,6 @@ class Side:
         return min((ping, self.handler.loop_due, *(each.due for each in self._threads)))
 
     def act(self) -> None:
-        """Begin what is due."""
         now = self.now()
         if self.handler.ping_due <= now and not self.over:
             self.handler.ping()
@@ -308,7 +306,6 @@ class Side:
 
     @property
     def over(self) -> bool:
-        """Whether the client is stopped."""
         return bool(self.client is not None and self.client.client_state is KeeperState.CLOSED)
 
     @property
@@ -452,7 +449,6 @@ class SimulatedHandler(Handler):
     # For kazoo.
 
     def start(self) -> None:
-        """Start the threads."""
         self._ends = False
         super().start()
         self._side.starts()

@@ -290,7 +290,6 @@ REPLIES[Op.MULTI] = Record(_parts(_told | {Op.ERROR: Record(INT)}, 0))
 
 
 def framed(body: bytes) -> bytes:
-    """Return a frame."""
     return _int(len(body)) + body
 
 

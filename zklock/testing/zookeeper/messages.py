@@ -106,8 +106,6 @@ class Exists(NamedTuple):
 
 
 class GetData(NamedTuple):
-    """Ask for a node's data."""
-
     path: str
     watch: bool = False
     op: Op = Op.GET_DATA
@@ -123,8 +121,6 @@ class SetData(NamedTuple):
 
 
 class GetAcl(NamedTuple):
-    """Ask for a node's ACL."""
-
     path: str
     op: Op = Op.GET_ACL
 
@@ -182,28 +178,20 @@ class SetWatches(NamedTuple):
 
 
 class Reconfig(NamedTuple):
-    """Change the ensemble."""
-
     op: Op = Op.RECONFIG
 
 
 class Auth(NamedTuple):
-    """Say who one is."""
-
     scheme: str
     data: bytes | None
     op: Op = Op.AUTH
 
 
 class Ping(NamedTuple):
-    """Keep the session."""
-
     op: Op = Op.PING
 
 
 class Close(NamedTuple):
-    """End the session."""
-
     op: Op = Op.CLOSE_SESSION
 
 

@@ -293,7 +293,7 @@ class EmbeddedServer:
         self._call(change)
 
     def drop(self) -> None:
-        """Close all present connections."""
+        """Close all present connections at once. Sessions stay, and clients may connect again."""
         self._call(self._drop_all)
 
     def read_only(self, on: bool = True) -> None:
@@ -576,7 +576,6 @@ class EmbeddedServer:
             connection.mask = mask
 
     def _lose(self, connection: Connection) -> None:
-        """Close a connection at once."""
         if connection in self._connections:
             assert self._selector is not None
             del self._connections[connection]

@@ -246,7 +246,6 @@ class Transaction:
         )
 
     def write(self, node: Znode, path: str, data: bytes | None, version: int) -> Stat:
-        """Replace a node's data."""
         expect(version, node.version)
         before = node.data, node.version, node.mzxid, node.mtime
         node.data, node.version = data, signed(node.version + 1)
