@@ -33,6 +33,18 @@ PAGES = [
 ]
 
 
+def test_every_page_that_code_names_is_there() -> None:
+    name = re.compile(r"(?<![\w/.-])(?:docs|examples|findings)/[\w./-]+\.(?:md|py|sh|svg)\b")
+    files = [
+        file
+        for folder in ("zklock", "tests", "docs", "examples")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
+    named = {(it, file) for file in files for it in name.findall(file.read_text())}
+    assert named
+    assert [(it, file) for it, file in named if not (ROOT / it).exists()] == []
+
+
 def links_to_files(page: Path) -> list[str]:
     """Return what a page links to, but for addresses and its own headings."""
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
