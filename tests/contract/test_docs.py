@@ -135,6 +135,13 @@ def test_what_is_to_be_installed_can_be() -> None:
     assert [command for command in told if re.search(r"""install ["']?zklock""", command)] == []
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/howto/install.md"])
+def test_a_page_names_the_present_version(name: str) -> None:
+    text = (ROOT / name).read_text()
+    named = re.findall(r"zklock(?:[-_]recipes(?:==|-)| )([0-9]+\.[0-9]+\.[0-9]+)", text)
+    assert set(named) == {zklock.__version__}
+
+
 def test_the_tutorial_can_be_pasted_into_an_interpreter() -> None:
     """An empty line ends a block there, so none stands inside of one."""
     for block in blocks(ROOT / "docs" / "tutorial.md"):

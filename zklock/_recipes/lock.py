@@ -226,7 +226,7 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
             queued(entry.node, standing.ahead)
             queued = None
         if blocker is not None:
-            if not reads:  # only a reader passes a blocker, and needs to know who is before that
+            if not reads:  # only a reader passes a blocker, and needs to know what is before that
                 listing = ABSENT  # many may wait, and a long queue takes much memory
             event = yield from entry.wait_behind(f"{entry.path}/{blocker.text}", reads)
         match decide(standing, event):

@@ -47,9 +47,10 @@ def request_release(contenders: Callable[[], Recipe[list[Contender]]]) -> Recipe
 def _ask_leader(node: str) -> Recipe[bool]:
     """Note in the election's own node that this leader is asked → whether it was still there.
 
-    Who asks at the same time is not overwritten: one write is refused, and done again. One
-    transaction checks the leader's node and writes, so a request is never noted for one that is
-    gone. If the answer is lost, and the node is gone at the next look, it counts as gone.
+    Two notes at the same time do not overwrite each other: ZooKeeper refuses one write, which is
+    done again. One transaction checks the leader's node and writes, so a request is never noted for
+    a leader that is gone. If the answer is lost, and the node is gone at the next look, it counts
+    as gone.
     """
     path, _, name = node.rpartition("/")
     while True:

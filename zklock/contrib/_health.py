@@ -33,9 +33,9 @@ LOOK_SECONDS = 0.02
 def wait_for_end(running: Collection[object]) -> None:
     """Wait until nothing runs under this leadership: then another process may lead.
 
-    Who begins puts itself into a dict before it looks at the lease, and its end is ``pop()``, one
-    call of C: an exception out of nowhere strikes before it or after it. No lock is taken, which
-    such an exception could leave taken.
+    A job puts itself into a dict before it looks at the lease, and takes itself out by ``pop()``.
+    That is one call of C: an exception of a signal handler strikes before it or after it. There is
+    no lock that such an exception could leave taken.
     """
     while running:
         time.sleep(LOOK_SECONDS)
