@@ -262,14 +262,6 @@ class TestFronts:
         await grant.release()
         await aside(passes_on, other, zklock_path)
 
-    @on_loop
-    async def test_what_is_acquired_belongs_to_the_task(self, make: Make) -> None:
-        lock = make()
-        grant = await acquired(lock)
-        with pytest.raises(zklock.WrongThread, match="this task"):
-            await asyncio.create_task(lock.release())
-        await asyncio.create_task(grant.release())
-
     @pytest.mark.parametrize("several", [False, True])
     @on_loop
     async def test_a_body_that_is_left_in_another_task_is_told_of(

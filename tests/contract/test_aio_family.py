@@ -48,17 +48,6 @@ class TestRLock:
         async with lock as again:
             assert again.token > grant.token
 
-    @on_loop
-    async def test_is_one_tasks(self, client: Any, other: Any, zklock_path: str) -> None:
-        lock = aio.RLock(client, zklock_path)
-        async with lock as grant, asyncio.TaskGroup() as group:
-            started = group.create_task(lock.acquire(blocking=False))
-            assert await started is None
-            assert await lock.acquire() is grant
-            await lock.release()
-            assert grant.held
-        await aside(passes_on, other, zklock_path)
-
 
 class TestAbandoned:
     @on_loop

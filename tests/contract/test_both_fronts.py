@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -33,6 +34,7 @@ Make = Callable[..., Any]
 
 BOUNDED = bounded(2.0)
 
+CURATOR_NAME = re.compile(r"_c_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-(lock-|__WRIT__)[0-9]{10}")
 
 EACH_WITH_A_ZNODE = pytest.mark.parametrize(
     "kind", KINDS, indirect=True, ids=lambda kind: kind.name
@@ -78,8 +80,11 @@ class TestGrants:
         grant.verify()
         data, stat = client.get(grant.path)
         assert (data.decode(), grant.identity) == ("ödön", "ödön")
-        assert grant.session_id == stat.ephemeralOwner
-        assert grant.token.sequence == int(grant.path[-10:])
+        assert grant.session_id == stat.ephemeralOwner == client.client_id[0]
+        parent, _, name = grant.path.rpartition("/")
+        assert parent == grant.lock_path == zklock_path
+        assert CURATOR_NAME.fullmatch(name)
+        assert grant.token == zklock.FencingToken(client.exists(parent).czxid, int(name[-10:]))
         lock.release()
         assert (lock.held, lock.grant, grant.held, grant.released) == (False, None, False, True)
         assert grant.remaining() == 0.0
@@ -174,6 +179,8 @@ class TestGivingUp:
             with pytest.raises(zklock.AcquireCancelled):
                 each.result(SOON)
         queued(other, zklock_path, 2)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
         holder.release()
         waiting.result(SOON).release()
         with lock:
@@ -218,6 +225,11 @@ class TestRelease:
             assert not isinstance(caught.value, zklock.WrongThread)
             assert caught.value.path == lock.path
         grant.abandon()
+        with lock as later:
+            with pytest.raises(zklock.NotHeld):
+                grant.release()
+            grant.abandon()
+            assert (later.held, lock.grant) == (True, later)
 
     def test_by_another(self, make: Make) -> None:
         lock = make()

@@ -16,7 +16,6 @@ import pytest
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
-from tests.contract.fronts import FRONTS
 from tests.contract.support import (
     SOON,
     Losses,
@@ -41,14 +40,6 @@ Connect = Callable[..., Any]
 @pytest.fixture
 def client(zklock_connect: Connect) -> Any:
     return zklock_connect()
-
-
-@pytest.fixture(params=FRONTS, ids=lambda front: front.name)
-def z(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Either front, in the shape of the threaded one."""
-    front = request.param()
-    yield front
-    front.close()
 
 
 def in_thread(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

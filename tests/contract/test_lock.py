@@ -6,7 +6,6 @@ import enum
 import functools
 import gc
 import logging
-import re
 import threading
 import time
 import uuid
@@ -26,7 +25,6 @@ from tests.contract.support import (
     attempts_of,
     children,
     descriptors,
-    gone,
     granted,
     kazoo_client,
     passes_on,
@@ -42,27 +40,11 @@ from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
 Make = Callable[..., zklock.Lock]
 Connect = Callable[..., Any]
 
-CURATOR_NAME = re.compile(r"_c_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-lock-[0-9]{10}")
 BOUNDED = bounded(2.0)
 """Seconds that a bounded moment takes at most, on a busy machine."""
 
 
 class TestGrant:
-    def test_says_what_its_node_is(self, make_lock: Make, client: Any, zklock_path: str) -> None:
-        lock = make_lock(identity="ödön")
-        with lock as grant:
-            (name,) = children(client, zklock_path)
-            assert CURATOR_NAME.fullmatch(name)
-            data, stat = client.get(f"{zklock_path}/{name}")
-            assert grant.path == f"{zklock_path}/{name}"
-            assert grant.lock_path == lock.path == zklock_path
-            assert data == "ödön".encode()
-            assert grant.identity == "ödön"
-            assert grant.session_id == stat.ephemeralOwner == client.client_id[0]
-            parent = client.exists(zklock_path)
-            assert grant.token == zklock.FencingToken(parent.czxid, int(name[-10:]))
-        assert children(client, zklock_path) == []
-
     def test_token_grows_h1(self, make_lock: Make, client: Any, zklock_path: str) -> None:
         lock = make_lock()
         tokens = []
@@ -103,25 +85,6 @@ class TestGrant:
 
 
 class TestTurns:
-    def test_a_waiter_that_gives_up_in_the_middle_lets_nobody_past(
-        self, make_lock: Make, other: Any, zklock_path: str
-    ) -> None:
-        holder = make_lock()
-        granted(holder)
-        middle, last = make_lock(), zklock.Lock(other, zklock_path)
-        middling = run(middle.acquire)
-        queued(other, zklock_path, 2)
-        lasting = run(granted, last)
-        queued(other, zklock_path, 3)
-        middle.cancel()
-        with pytest.raises(zklock.AcquireCancelled):
-            middling.result(SOON)
-        queued(other, zklock_path, 2)
-        with pytest.raises(TimeoutError):
-            lasting.result(0.3)
-        holder.release()
-        lasting.result(SOON).release()
-
     def test_a_waiter_whose_node_is_deleted_queues_again(
         self, make_lock: Make, other: Any, zklock_path: str
     ) -> None:
@@ -233,30 +196,6 @@ class TestCancel:
 
 
 class TestRelease:
-    def test_of_a_released_grant_leaves_the_next_one_alone(self, make_lock: Make) -> None:
-        lock = make_lock()
-        first = granted(lock)
-        lock.release()
-        second = granted(lock)
-        with pytest.raises(zklock.NotHeld):
-            first.release()
-        first.abandon()
-        assert second.held
-        assert lock.grant is second
-        lock.release()
-
-    def test_abandon(self, make_lock: Make, other: Any, zklock_path: str) -> None:
-        lock = make_lock()
-        grant = granted(lock)
-        grant.abandon()
-        assert not grant.held
-        grant.abandon()
-        gone(other, zklock_path)
-        grant = granted(lock)
-        other.delete(grant.path)
-        assert grant.lost.wait(SOON)
-        grant.abandon()
-
     def test_with_a_block_that_was_left_by_another_thread(self, make_lock: Make) -> None:
         lock = make_lock()
         lock.__enter__()
@@ -265,17 +204,6 @@ class TestRelease:
         lock.__exit__(None, None, None)
         with pytest.raises(zklock.NotHeld):
             lock.__exit__(None, None, None)
-
-
-class TestVerify:
-    def test_sees_a_deletion_first(self, make_lock: Make, other: Any) -> None:
-        losses = Losses()
-        lock = make_lock(on_lost=losses)
-        grant = granted(lock)
-        other.delete(grant.path)
-        with pytest.raises(zklock.LockLost):
-            grant.verify()
-        assert losses.one().reason is zklock.LossReason.NODE_DELETED
 
 
 class TestLostCallbacks:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.contract.fronts import FRONTS
 from tests.contract.support import SOON, children, gone, granted, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
@@ -19,14 +18,6 @@ Connect = Callable[..., Any]
 BOUNDED = bounded(2.0)
 STEPS = range(1, 7)
 """The requests of one acquisition, and of its withdrawal or a heartbeat beside it."""
-
-
-@pytest.fixture(params=FRONTS, ids=lambda front: front.name)
-def z(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Either front, in the shape of the threaded one."""
-    front = request.param()
-    yield front
-    front.close()
 
 
 def is_free(z: Any, client: Any, path: str, limit: int) -> None:

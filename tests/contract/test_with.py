@@ -188,18 +188,6 @@ class TestGrants:
         assert not outer.held
         gone(other, zklock_path)
 
-    def test_of_a_lock_that_is_lost_while_acquired_again(
-        self, other: Any, zklock_path: str
-    ) -> None:
-        lock = zklock.RLock(other, zklock_path)
-        with pytest.raises(zklock.LockLost), granted(lock) as grant:
-            with pytest.raises(zklock.LockLost), granted(lock):
-                break_it(other, zklock_path)
-                assert grant.lost.wait(SOON)
-            with pytest.raises(zklock.LockLost):
-                lock.acquire()
-        granted(lock).release()
-
 
 class TestAttempts:
     """``with lock.attempt(…) as grant``."""
