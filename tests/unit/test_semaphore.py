@@ -34,7 +34,6 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Listing,
-    Make,
     Node,
     Read,
     Sync,
@@ -168,20 +167,6 @@ def test_what_a_free_permit_costs(world: World) -> None:
     assert world.leases == [name_of(taker.outcome.path)]
 
 
-def test_the_token_is_that_of_the_lease(world: World) -> None:
-    tokens = []
-    for _ in range(2):
-        taker = world.take()
-        world.settle()
-        assert taker.outcome.token == FencingToken(
-            world.server.tree.nodes[LEASES].czxid, int(taker.outcome.path[-10:])
-        )
-        tokens.append(taker.outcome.token)
-        taker.give_back()
-        world.settle()
-    assert tokens[0] < tokens[1]
-
-
 def test_several_permits_have_the_greatest_token_and_go_together(world: World) -> None:
     taker = world.take(limit=3, permits=3)
     world.settle()
@@ -195,57 +180,7 @@ def test_several_permits_have_the_greatest_token_and_go_together(world: World) -
     assert sent(world.clients[0]) == [Delete] * 3
 
 
-def test_whoever_waits_behind_a_waiter_goes_on_waiting_while_no_permit_is_idle(
-    world: World,
-) -> None:
-    world.keep(b"1")
-    takers = []
-    for client in range(3):
-        takers.append(world.take(client, limit=1))
-        world.settle()
-    assert [taker.waits for taker in takers] == [False, True, True]
-    assert sent(world.clients[2])[-2:] == [Watch, Watch]
-
-
-def test_each_lease_has_a_name_of_its_own(world: World) -> None:
-    """A lease whose create was lost is looked for by its name: it must not be another's."""
-    world.take(0, limit=3, permits=2)
-    world.take(0, limit=3, permits=1)
-    world.settle()
-    names_made = [name[:-10] for name in world.leases]
-    assert len(set(names_made)) == 3
-
-
 # Without patience.
-
-
-@pytest.mark.parametrize(("limit", "permits"), [(2, 1), (3, 2)])
-def test_an_impatient_contender_leaves_when_too_few_are_idle(
-    world: World, limit: int, permits: int
-) -> None:
-    for _ in range(2):
-        world.take(0, limit=limit)
-    world.settle()
-    impatient = world.take(1, limit=limit, permits=permits, patient=False)
-    world.settle()
-    assert impatient.outcome is None
-    assert world.queue == []
-    assert len(world.leases) == 2
-
-
-def test_an_impatient_contender_waits_while_enough_are_idle(world: World) -> None:
-    """Another is about to take its own: the queue alone does not mean that nothing is free."""
-    world.keep(b"3")
-    world.server.make_path(LOCKS)
-    other = world.server.create(f"{LOCKS}/_c_other-lock-", b"", PERSISTENT)
-    assert isinstance(other, str)
-    impatient = world.take(1, limit=3, permits=3, patient=False)
-    world.settle()
-    assert impatient.waits
-    assert impatient.entry.behind == ""
-    world.server.delete(other)
-    world.settle()
-    assert impatient.outcome.stands
 
 
 def test_an_impatient_contender_hears_of_a_lease_that_leaves_too_few(world: World) -> None:
@@ -261,20 +196,6 @@ def test_an_impatient_contender_hears_of_a_lease_that_leaves_too_few(world: Worl
     world.settle()
     assert impatient.outcome is None
     assert [f"{LOCKS}/{name}" for name in world.queue] == [other]
-
-
-def test_an_impatient_contender_whose_node_is_deleted_queues_again(world: World) -> None:
-    world.keep(b"2")
-    world.server.make_path(LOCKS)
-    world.server.create(f"{LOCKS}/_c_other-lock-", b"", PERSISTENT)
-    impatient = world.take(1, patient=False)
-    world.settle()
-    first = impatient.entry.node
-    assert first is not None
-    world.server.delete(first)
-    world.settle()
-    assert impatient.waits
-    assert impatient.entry.node not in (None, first)
 
 
 # The limit.
@@ -315,16 +236,6 @@ def test_the_greatest_limit_is_one(world: World) -> None:
     assert taker.outcome.stands
 
 
-def test_a_higher_limit_lets_the_waiter_in(world: World) -> None:
-    world.keep(b"1")
-    world.take(0, limit=None)
-    waiting = world.take(1, limit=None)
-    world.settle()
-    assert waiting.waits
-    assert world.ask(semaphore.set_limit(ROOT, 2), 2) is None
-    assert waiting.outcome.stands
-
-
 def test_a_waiter_that_named_another_limit_leaves_when_it_changes(world: World) -> None:
     world.take(0, limit=1)
     waiting = world.take(1, limit=1)
@@ -333,54 +244,6 @@ def test_a_waiter_that_named_another_limit_leaves_when_it_changes(world: World) 
     assert isinstance(waiting.outcome, LimitMismatch)
     assert len(world.leases) == 1
     assert world.queue == []
-
-
-def test_a_limit_that_is_lowered_between_count_and_turn(world: World) -> None:
-    """The transaction finds the limit changed: nobody is let in by the old one."""
-    world.keep(b"2")
-    world.take(0, limit=None)
-    world.settle()
-    late = world.take(1, limit=None)
-    world.serve_until_the_turn(1)
-    world.server.commit(Written(ROOT, b"1"))
-    world.settle()
-    assert late.waits
-    assert world.queue == [name_of(late.entry.node)]
-    world.server.commit(Written(ROOT, b"2"))
-    world.settle()
-    assert late.outcome.stands
-
-
-def test_an_impatient_contender_leaves_if_the_limit_is_lowered(world: World) -> None:
-    world.keep(b"2")
-    world.take(0, limit=None)
-    world.settle()
-    late = world.take(1, limit=None, patient=False)
-    world.serve_until_the_turn(1)
-    world.server.commit(Written(ROOT, b"1"))
-    world.settle()
-    assert late.outcome is None
-    assert world.queue == []
-    assert len(world.leases) == 1
-
-
-@pytest.mark.parametrize(("taken", "changed"), [(False, False), (True, False), (True, True)])
-def test_a_turn_whose_reply_is_lost(world: World, taken: bool, changed: bool) -> None:
-    """If it was taken, and the limit has changed since, the permits are given back, to be sure."""
-    world.keep(b"2")
-    taker = world.take(limit=None)
-    client = world.serve_until_the_turn(0)
-    if taken:
-        client.serve()
-    client.lose_connection()
-    assert (world.queue == []) is taken
-    if changed:
-        world.server.commit(Written(ROOT, b"1"))
-    world.settle()
-    assert taker.outcome.stands
-    assert world.queue == []
-    assert len(world.leases) == 1
-    assert taker.outcome.token.sequence == (1 if changed else 0)
 
 
 def test_a_node_that_is_deleted_before_the_turn(world: World) -> None:
@@ -393,26 +256,6 @@ def test_a_node_that_is_deleted_before_the_turn(world: World) -> None:
     assert taker.outcome.stands
     assert taker.outcome.token.sequence == 1
     assert len(world.leases) == 1
-
-
-@pytest.mark.parametrize("what", [LOCKS, LEASES])
-def test_a_waiter_whose_node_is_deleted_begins_again(world: World, what: str) -> None:
-    world.take(0, limit=1)
-    waiting = world.take(1, limit=1)
-    world.settle()
-    mine = {path for path, node in world.server.tree.nodes.items() if node.owner}
-    mine = {path for path in mine if path.startswith(what)}
-    mine -= {world.server.grants[0].path}
-    (node,) = mine
-    world.server.delete(node)
-    world.settle()
-    assert waiting.waits
-    assert len(world.leases) == 2
-    assert len(world.queue) == 1
-    assert node not in world.server.tree.nodes
-    world.server.grants[0].client.delete(world.server.grants[0].path)
-    world.settle()
-    assert waiting.outcome.stands
 
 
 def test_permits_of_which_one_is_deleted_before_the_claim_are_made_anew(world: World) -> None:
@@ -428,14 +271,6 @@ def test_permits_of_which_one_is_deleted_before_the_claim_are_made_anew(world: W
     assert taker.outcome.stands
     assert len(world.leases) == 2
     assert not {first, second}.intersection(world.leases)
-
-
-def test_a_claim_without_a_live_lease_is_made_again(world: World) -> None:
-    taker = world.take(permits=2)
-    world.clients[0].refusals = 1
-    world.settle()
-    assert taker.outcome.stands
-    assert taker.outcome.token.sequence == 1
 
 
 # Worn-out numbers.
@@ -472,51 +307,6 @@ def test_who_gets_a_worn_out_permit_waits_until_the_last_one_is_given_back(world
 # ContextExit.
 
 
-@pytest.mark.parametrize("steps", range(9))
-def test_whoever_gives_up_leaves_nothing(world: World, steps: int) -> None:
-    taker = world.take(permits=2)
-    client = world.clients[0]
-    for _ in range(steps):
-        client.serve(2)
-        client.deliver(2)
-    if taker.attempt.cancel():
-        assert taker.outcome is None
-    else:
-        taker.give_back()
-    world.settle()
-    assert world.queue == world.leases == []
-    assert client.attempts == 0
-
-
-def test_whoever_gives_up_while_it_waits_gives_its_permit_to_the_next() -> None:
-    world = World(3)
-    world.take(0, limit=2)
-    big = world.take(1, limit=2, permits=2)
-    small = world.take(2, limit=2)
-    world.settle()
-    assert big.waits
-    assert small.waits
-    assert big.attempt.cancel()
-    world.settle()
-    assert small.outcome.stands
-    assert world.queue == []
-
-
-def test_a_session_that_ends_while_it_waits(world: World) -> None:
-    holder = world.take(0, limit=1)
-    waiting = world.take(1, limit=1)
-    world.settle()
-    world.server.expire(world.clients[1].session)
-    world.settle()
-    assert waiting.waits
-    assert len(world.leases) == 2
-    holder.give_back()
-    world.settle()
-    assert waiting.outcome.stands
-    assert waiting.outcome.session == world.clients[1].session
-    assert waiting.outcome.token.sequence == 2  # it has made one lease for each session
-
-
 @pytest.mark.parametrize("denied", [Create, List, Read, Transaction, WatchList])
 def test_what_is_forbidden_is_an_error_and_leaves_nothing(world: World, denied: type) -> None:
     world.take(0, limit=1)
@@ -546,30 +336,6 @@ def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) ->
     assert (world.queue, world.leases) == ([], [])
 
 
-@pytest.mark.parametrize("lost", [Make, Read, Write, Watch, WatchList, Transaction])
-@pytest.mark.parametrize("carried_out", [0, 9])
-def test_a_lost_reply_of_each_request(world: World, lost: type, carried_out: int) -> None:
-    """The first time that it is asked for: by the holder or by the waiter behind."""
-    struck = False
-    takers = [world.take(client, limit=1) for client in range(2)]
-    for _ in range(60):
-        for client in world.clients[:2]:
-            asked = [type(request) for request in client.link.asked] if client.link else []
-            if lost in asked and not struck:
-                struck = True
-                client.lose_connection(carried_out=carried_out)
-            client.settle()
-    world.settle()
-    assert struck
-    (held,) = [taker for taker in takers if not taker.waits]
-    (waiting,) = [taker for taker in takers if taker.waits]
-    held.give_back()
-    world.settle()
-    assert waiting.outcome.stands
-    assert len(world.leases) == 1
-    assert world.queue == []
-
-
 # Asking.
 
 
@@ -579,11 +345,6 @@ def test_the_limit_that_is_kept(world: World) -> None:
     assert world.ask(semaphore.limit_of(ROOT)) is None
     assert world.ask(semaphore.set_limit(ROOT, 1)) is None
     assert world.ask(semaphore.limit_of(ROOT)) == 1
-
-
-def test_a_limit_is_set_where_nothing_is(world: World) -> None:
-    assert world.ask(semaphore.set_limit(ROOT, 7)) is None
-    assert world.kept == b"7"
 
 
 @pytest.mark.hazard("H56")
@@ -604,27 +365,6 @@ def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
     assert world.kept == b"6"
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: semaphore.limit_of(ROOT), lambda: semaphore.set_limit(ROOT, 4)]
-)
-def test_a_lost_reply_while_asking(world: World, make: Any) -> None:
-    world.keep(b"4")
-    attempt: Attempt[Any] = world.clients[0].attempt(make).start()
-    world.clients[0].lose_connection(carried_out=1)
-    world.settle()
-    assert outcome(attempt) in (4, None)
-    assert world.kept == b"4"
-
-
-def test_who_holds_and_who_waits(world: World) -> None:
-    one, two = world.take(0, limit=1), world.take(1, limit=1)
-    world.settle()
-    first, second = world.ask(semaphore.contenders(ROOT), 2)
-    assert (first.path, first.holds, first.token) == (one.outcome.path, True, one.outcome.token)
-    assert (second.path, second.holds, second.token) == (two.entry.node, False, None)
-    assert world.ask(semaphore.holder(ROOT), 2) == first
-
-
 def test_a_holder_that_waits_for_one_more_permit_still_holds(world: World) -> None:
     held = world.take(0, limit=1)
     world.settle()
@@ -635,6 +375,7 @@ def test_a_holder_that_waits_for_one_more_permit_still_holds(world: World) -> No
         (held.outcome.path, True),
         (more.entry.node, False),
     ]
+    assert world.ask(semaphore.holder(ROOT), 2) == shown[0]
 
 
 def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:
@@ -705,13 +446,6 @@ class Impatient:
         return (*self.IDLE[:place], result, *self.IDLE[place + 1 :])
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_an_impatient_contender_that_cannot_see_says_so(place: int) -> None:
-    impatient = Impatient()
-    with pytest.raises(ZkLockError):
-        impatient.recipe.send(impatient.idle_but(place, OTHER))
-
-
 @pytest.mark.parametrize("place", range(1, 4))
 def test_an_impatient_contender_that_may_not_see_all_but_who_is_before_it_says_so(
     place: int,
@@ -719,13 +453,6 @@ def test_an_impatient_contender_that_may_not_see_all_but_who_is_before_it_says_s
     impatient = Impatient()
     with pytest.raises(AccessDenied):
         impatient.recipe.send(impatient.idle_but(place, failure(Failure.DENIED, ROOT)))
-
-
-@pytest.mark.parametrize("place", range(4))
-def test_an_impatient_contender_looks_again_after_a_lost_reply(place: int) -> None:
-    impatient = Impatient()
-    assert impatient.recipe.send(impatient.idle_but(place, DROPPED)) == Impatient.BATCH
-    assert impatient.recipe.send(Impatient.IDLE) == Impatient.SLEEP
 
 
 @pytest.mark.parametrize("own", [MISSING, node(OWN, mine=False)])
@@ -783,16 +510,6 @@ def test_a_turn_that_finds_another_limit_counts_the_leases_again() -> None:
     assert turn.recipe.send((Turn.FULL,)) == Turn.WATCHING
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_the_wait_for_room_sets_its_watches_again_after_a_lost_reply(place: int) -> None:
-    turn = Turn(Turn.FULL)
-    assert turn.asked == Turn.WATCHING
-    answer: list[Any] = [Turn.FULL, node(OWN), Turn.LIMIT]
-    lost = [*answer[:place], DROPPED, *answer[place + 1 :]]
-    assert turn.recipe.send(tuple(lost)) == Turn.WATCHING
-    assert turn.recipe.send(tuple(answer)) == Turn.SLEEP
-
-
 @pytest.mark.parametrize("own", [MISSING, node(OWN, mine=False)])
 def test_the_wait_for_room_ends_without_a_node_of_its_own_session(own: Any) -> None:
     turn = Turn(Turn.FULL)
@@ -805,13 +522,6 @@ def test_the_wait_for_room_ends_when_its_node_is_deleted() -> None:
     turn = Turn(Turn.FULL)
     turn.recipe.send((Turn.FULL, node(OWN), Turn.LIMIT))
     assert turn.recipe.send(Event.OWN_GONE) == (Delete(f"{LEASES}/{Turn.LEASE}"),)
-
-
-def test_whoever_is_woken_while_it_waits_for_room_counts_in_one_request() -> None:
-    turn = Turn(Turn.FULL)
-    turn.recipe.send((Turn.FULL, node(OWN), Turn.LIMIT))
-    assert turn.recipe.send(Event.UNWATCHED) == (List(LEASES),)
-    assert turn.recipe.send((Turn.MINE,)) == (LEAVING,)
 
 
 class Lost(Turn):
