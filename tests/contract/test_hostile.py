@@ -45,7 +45,8 @@ STRAY = [
     f"_c_{UUID}-lock--000000000", f"_c_{UUID}-lock--0000000001",
     f"_c_{UUID}-lock-+000000000", "x-1-", "x--0000000000", "x-z-0000000000", "0000000000",
     ".*-lock-[0-9]{10}", "(?P<a>", "[", "\\", "a|b", "^$", "%s%n{0}", "–-lock–-0000000000",
-    "ö" * 120, "..lock", "...", "zookeeper", "'; drop", "-" * 3000,
+    "ö" * 120, "..lock", "...", "zookeeper", "'; drop", "-" * 3000, "config", "task-0000000000",
+    "x-lock-12", "_c_-lock-", "__lock__x0000000000", "-lock-0000000000.bak", "ä-0000000000",
 ]  # fmt: skip
 CONTENDERS = [
     f"_c_{UUID}-lock-0000000000", "-lock-0000000000", " -lock-0000000000", "ö-lock-0000000000",
@@ -484,6 +485,8 @@ class TestForbidden:
             for ask in (lock.contenders, lock.holder):
                 with pytest.raises(zklock.AccessDenied):
                     ask()
+        else:
+            assert lock.contenders() == []
         other.delete(zklock_path)
 
     def test_gathering_permits(self, client: Any, other: Any, zklock_path: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_acl, make_digest_acl
 
 import zklock
 import zklock.aio
@@ -26,7 +25,6 @@ from tests.contract.support import (
     children,
     descriptors,
     granted,
-    kazoo_client,
     passes_on,
     queued,
     run,
@@ -59,19 +57,16 @@ class TestGrant:
         texts = [str(token) for token in tokens]
         assert texts == sorted(texts)
 
-    def test_survives_several_session_timeouts(self, zklock_hosts: str, zklock_path: str) -> None:
+    def test_survives_several_session_timeouts(
+        self, zklock_connect: Connect, zklock_path: str
+    ) -> None:
         timeout = 9.0
-        client = zklock.connect(zklock_hosts, timeout=timeout)
-        try:
-            with zklock.Lock(client, zklock_path) as grant:
-                until = time.monotonic() + 2.5 * timeout
-                while time.monotonic() < until:
-                    assert 0 < grant.remaining() <= 2 / 3 * timeout
-                    assert not grant.lost.wait(0.02)
-                grant.verify()
-        finally:
-            client.stop()
-            client.close()
+        with zklock.Lock(zklock_connect(timeout=timeout), zklock_path) as grant:
+            until = time.monotonic() + 2.5 * timeout
+            while time.monotonic() < until:
+                assert 0 < grant.remaining() <= 2 / 3 * timeout
+                assert not grant.lost.wait(0.02)
+            grant.verify()
 
     def test_by_a_member_of_an_enum(self, client: KazooClient, zklock_path: str) -> None:
         enumerated: Any = enum.Enum
@@ -468,19 +463,6 @@ class TestRefusals:
             lock.release()
             if thread == "watch":
                 other.delete(f"{zklock_path}/flag")
-        other.delete(zklock_path)
-
-    def test_of_access(self, zklock_hosts: str, other: Any, zklock_path: str) -> None:
-        other.add_auth("digest", "owner:secret")
-        mine = make_digest_acl("owner", "secret", all=True)
-        other.create(zklock_path, acl=[mine, make_acl("world", "anyone", read=True)])
-        with kazoo_client(zklock_hosts) as stranger:
-            lock = zklock.Lock(stranger, zklock_path, session_timeout=10.0)
-            with pytest.raises(zklock.AccessDenied, match=zklock_path) as caught:
-                lock.acquire(timeout=SOON)
-            assert caught.value.path == zklock_path
-            assert children(other, zklock_path) == []
-            assert lock.contenders() == []
         other.delete(zklock_path)
 
 

@@ -238,18 +238,12 @@ def cast(
     stack: ExitStack, hosts: str, next_hosts: str, path: str, make: Callable[..., Any]
 ) -> list[Holder]:
     """Make so many holders, all holding, with one waiting behind each."""
-    others = zklock.connect(next_hosts, timeout=20.0)
-    stack.callback(others.close)
-    stack.callback(others.stop)
+    others = stack.enter_context(zklock.connect(next_hosts, timeout=20.0))
 
     def holder(number: int) -> Holder:
-        proxy = FaultProxy(hosts)
-        stack.callback(proxy.close)
-        client = make(proxy.hosts)
-        stack.callback(client.close)
-        stack.callback(client.stop)
+        proxy = stack.enter_context(FaultProxy(hosts))
         losses = Losses()
-        losses.client = client
+        client = losses.client = stack.enter_context(make(proxy.hosts))
         lock = zklock.Lock(client, f"{path}/{number}", on_lost=losses)
         return Holder(proxy, client, lock, losses, zklock.Lock(others, f"{path}/{number}"))
 
@@ -347,12 +341,8 @@ def test_a_busy_holder_is_told_before_the_next_grant_h7(
     stop = threading.Event()
     with ExitStack() as stack:
         client_proxy = stack.enter_context(FaultProxy(zklock_hosts))
-        client = short(client_proxy.hosts)
-        stack.callback(client.close)
-        stack.callback(client.stop)
-        other = zklock.connect(zklock_hosts, timeout=20.0)
-        stack.callback(other.close)
-        stack.callback(other.stop)
+        client = stack.enter_context(short(client_proxy.hosts))
+        other = stack.enter_context(zklock.connect(zklock_hosts, timeout=20.0))
         losses = Losses()
         lock = zklock.Lock(client, zklock_path, on_lost=losses)
         holder = Holder(client_proxy, client, lock, losses, zklock.Lock(other, zklock_path))
@@ -431,11 +421,10 @@ def test_nobody_holds_twice_through_a_restart(
 ) -> None:
     """Whether a grant outlives the restart or not, its end comes before the next one's begin."""
     with ExitStack() as stack:
-        clients = []
-        for _ in range(4):
-            clients.append(zklock.connect(zklock_own_server.hosts, timeout=4.0))
-            stack.callback(clients[-1].close)
-            stack.callback(clients[-1].stop)
+        clients = [
+            stack.enter_context(zklock.connect(zklock_own_server.hosts, timeout=4.0))
+            for _ in range(4)
+        ]
         held: list[zklock.Grant] = []
         overlaps: list[object] = []
         stop = threading.Event()

@@ -60,9 +60,7 @@ class Line:
 
     def _connect(self, hosts: str) -> Any:
         client = zklock.connect(hosts, self._longest, start_timeout=SOON, randomize_hosts=False)
-        self._stack.callback(client.close)
-        self._stack.callback(client.stop)
-        return client
+        return self._stack.enter_context(client)
 
     def close(self) -> None:
         self._stack.close()
