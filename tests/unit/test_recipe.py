@@ -16,7 +16,6 @@ from tests.fakes import (
     PERSISTENT,
     Client,
     Counted,
-    Created,
     FakeGrant,
     Server,
     Written,
@@ -34,7 +33,6 @@ from zklock._recipes.effects import (
     Claim,
     Create,
     Delete,
-    Exists,
     Failure,
     List,
     Listing,
@@ -45,7 +43,6 @@ from zklock._recipes.effects import (
     Sync,
     Watch,
 )
-from zklock._recipes.nodedata import NodeData
 from zklock.errors import AccessDenied, MixedNames, SequenceExhausted
 from zklock.token import FencingToken
 
@@ -141,14 +138,6 @@ def test_a_free_lock_takes_one_batch_of_two_requests(world: World) -> None:
     assert sent(world.clients[0]) == []
 
 
-def test_a_missing_parent_is_made() -> None:
-    world = World(made=False)
-    contender = world.start()
-    world.settle()
-    assert contender.outcome.stands
-    assert sent(world.clients[0]) == [Create, List, Make, Make, Make, Create, List]
-
-
 def test_a_handover_from_the_sole_blocker_needs_no_request(world: World) -> None:
     first, second = world.start(0), world.start(1)
     world.settle()
@@ -184,35 +173,6 @@ def test_whoever_gives_up_in_the_middle_wakes_only_the_one_behind() -> None:
     assert contenders[2].waits
 
 
-def test_an_impatient_contender_leaves_a_taken_lock(world: World) -> None:
-    holder = world.start(0)
-    world.settle()
-    contender = world.start(1, patient=False)
-    world.settle()
-    assert contender.outcome is None
-    assert world.queue == [holder.outcome.path.rpartition("/")[2]]
-    assert sent(world.clients[1]) == [Create, List, Delete]
-
-
-def test_a_writer_that_has_become_a_reader_lets_readers_in() -> None:
-    world = World(3)
-    writer = str(world.server.create(f"{PATH}/_c_w-__WRIT__", b"w", PERSISTENT))
-    readers = [world.start(0, kind=names.Kind.READ)]
-    another = world.start(2, kind=names.Kind.WRITE)
-    world.settle()
-    assert readers[0].waits
-    world.server.commit(Written(writer, bytes(NodeData(b"w", lets_readers_in=True))))
-    world.settle()
-    assert readers[0].outcome.stands
-    assert another.waits
-    late = world.start(1, kind=names.Kind.READ)
-    world.settle()
-    assert late.waits, "it came after another writer"
-    another.attempt.cancel()
-    world.settle()
-    assert late.outcome.stands
-
-
 # Lost replies, lost connections, lost sessions.
 
 
@@ -227,83 +187,6 @@ def test_a_create_whose_reply_is_lost(world: World, carried_out: int) -> None:
     prefixes = [request.prefix for request in client.sent if isinstance(request, Create)]
     assert len(prefixes) == (1 if carried_out else 2)
     assert len(prefixes) == len(set(prefixes)), "the other create may still arrive, for nobody"
-
-
-def test_a_node_of_the_session_before_is_not_adopted() -> None:
-    """H4, H5: its create's reply was lost, and the session with it; a server still shows it."""
-    world = World(1)
-    client = world.clients[0]
-    contender = world.start()
-    client.serve(2)
-    old = world.queue
-    client.lose_connection()
-    world.server.expire(client.session, lingering=True)
-    client.reconnect()
-    for _ in range(4):
-        client.serve(9)
-        client.deliver(9)
-    assert contender.waits
-    assert world.queue[:1] == old
-    world.server.bury()
-    world.settle()
-    assert world.queue == [contender.outcome.path.rpartition("/")[2]] != old
-    assert contender.outcome.session == client.session
-
-
-def test_no_request_is_sent_while_the_connection_is_lost(world: World) -> None:
-    client = world.clients[0]
-    client.lose_connection()
-    contender = world.start()
-    assert sent(client) == []
-    assert contender.attempt.cancel()
-    assert client.attempts == 0  # nothing was sent, nothing is to be cleaned up
-    world.settle()
-    assert sent(client) == []
-
-
-def test_a_grant_that_the_lease_refuses_is_looked_at_again(world: World) -> None:
-    """H21: what happened while the lease was not live is not taken for granted."""
-    contender = world.start()
-    client = world.clients[0]
-    client.refusals = 1
-    client.serve(2)
-    client.deliver(2)
-    assert contender.waits
-    node = contender.entry.node
-    assert node is not None
-    world.server.delete(node)
-    world.settle()
-    assert contender.outcome.stands
-    assert contender.outcome.path != node
-
-
-def test_a_refused_handover_from_the_sole_blocker_looks_again(world: World) -> None:
-    holder, waiting = world.start(0), world.start(1)
-    world.settle()
-    client = world.clients[1]
-    client.sent.clear()
-    client.refusals = 1
-    world.clients[0].release(holder.outcome)
-    world.settle()
-    assert waiting.outcome.stands
-    assert sent(client) == [List]
-
-
-def test_a_writer_may_leave_a_reader_in_its_place(world: World) -> None:
-    """Curator's does, under its own number, before its own node goes."""
-    prefix = f"{PATH}/_c_11111111-2222-3333-4444-555555555555-"
-    writer = world.server.create(f"{prefix}__WRIT__", b"", PERSISTENT)
-    assert isinstance(writer, str)
-    waiting = world.start()
-    world.settle()
-    reader = writer.replace("__WRIT__", "__READ__")
-    world.server.commit(Created(reader, b"", PERSISTENT))
-    world.server.delete(writer)
-    world.settle()
-    assert waiting.waits
-    world.server.delete(reader)
-    world.settle()
-    assert waiting.outcome.stands
 
 
 @pytest.mark.parametrize("counter", [0, names.EXHAUSTED_AT])
@@ -322,60 +205,6 @@ def test_parent_and_node_deleted_before_the_listing(world: World, counter: int) 
     assert contender.outcome.stands
     assert contender.outcome.token.epoch == world.server.tree.nodes[PATH].czxid
     assert contender.outcome.token.sequence == 0
-
-
-# Worn-out sequence numbers.
-
-
-def test_a_release_beyond_the_limit_renews_an_empty_parent(world: World) -> None:
-    world.count_to(names.RENEW_AT)
-    first = world.start()
-    world.settle()
-    assert first.outcome.token.sequence == names.RENEW_AT
-    world.clients[0].release(first.outcome)
-    world.settle()
-    assert PATH not in world.server.tree.nodes
-    second = world.start()
-    world.settle()
-    assert second.outcome.token.sequence == 0
-    assert second.outcome.token > first.outcome.token
-
-
-def test_a_release_below_the_limit_leaves_the_parent(world: World) -> None:
-    world.count_to(names.RENEW_AT - 1)
-    contender = world.start()
-    world.settle()
-    world.clients[0].release(contender.outcome)
-    world.settle()
-    assert PATH in world.server.tree.nodes
-    assert sent(world.clients[0]) == [Create, List, Delete]
-
-
-def test_a_contender_with_a_worn_out_number_claims_nothing(world: World) -> None:
-    world.count_to(names.EXHAUSTED_AT)
-    claimed: list[str] = []
-
-    class Watching(Client):
-        def claim(self, attempt: Any, claim: Claim) -> Any:
-            claimed.append(claim.path)
-            return super().claim(attempt, claim)
-
-    client = Watching(world.server)
-    attempt = client.acquire(world.entry()).start()
-    settle([client])
-    assert [int(path[-10:]) for path in claimed] == [0]
-    assert outcome(attempt).token.sequence == 0
-
-
-def test_strange_children_keep_a_worn_out_parent_from_being_renewed(world: World) -> None:
-    world.count_to(names.EXHAUSTED_AT)
-    world.server.make_path(f"{PATH}/readme")
-    contender = world.start()
-    world.settle()
-    assert isinstance(contender.outcome, SequenceExhausted)
-    assert "readme" in str(contender.outcome)
-    assert contender.outcome.path == PATH
-    assert world.queue == ["readme"]
 
 
 # Errors leave nothing behind.
@@ -420,24 +249,6 @@ def test_a_give_up_while_an_error_is_being_cleaned_up_after(
     assert client.attempts == 0
 
 
-def test_an_interrupt_while_the_first_batch_is_sent(world: World) -> None:
-    """H9: KeyboardInterrupt strikes anywhere. Who is struck cancels the attempt."""
-    for batches in range(2):
-        world.server.delete(PATH)
-        client = world.clients[0]
-        client.interrupt_in = batches
-        contender = world.contender()
-        with pytest.raises(KeyboardInterrupt):
-            contender.attempt.start()
-            while not contender.attempt.done:
-                client.settle()
-        contender.attempt.cancel()
-        world.settle()
-        assert contender.outcome is None
-        assert world.queue == []
-        assert client.attempts == 0
-
-
 # As a generator: what it asks for, one by one.
 
 
@@ -446,14 +257,6 @@ def test_a_recipe_that_is_told_to_give_up_at_its_first_batch_sends_nothing() -> 
     assert [type(request) for request in next(asked)] == [Create, List]
     with pytest.raises(Cancelled):
         asked.throw(Cancelled())
-
-
-def test_a_lost_create_is_looked_for_after_a_sync(world: World) -> None:
-    world.start()
-    world.clients[0].lose_connection(carried_out=1)
-    sent(world.clients[0])
-    world.settle()
-    assert sent(world.clients[0]) == [Sync, List, Exists, List]
 
 
 def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -> None:
@@ -526,18 +329,7 @@ def test_a_withdrawal_that_cannot_look_for_its_node_tries_again_after_growing_pa
     assert pauses == [Pause(0.05), Pause(0.1), Pause(0.2)]
 
 
-def test_a_parent_that_is_deleted_as_soon_as_it_is_made_is_made_again() -> None:
-    asked: Any = lock_recipe.acquire(World().entry())
-    missing = failure(Failure.MISSING, PATH)
-    next(asked)
-    made: tuple[None, ...] = ()
-    for _ in range(2):
-        batch = asked.send((*made, missing, missing))
-        made = (None, None, None)
-        assert [type(request) for request in batch] == [Make, Make, Make, Create, List]
-
-
-# What a caller may ask about its place, and what a tidy lock leaves behind.
+# What a caller may ask about its place.
 
 
 def test_a_waiter_knows_how_many_stand_before_it_and_behind_whom(world: World) -> None:
@@ -613,15 +405,6 @@ def test_a_waiter_that_comes_to_see_such_a_name_leaves(kazoos: World) -> None:
     kazoos.settle()
     assert isinstance(waiter.outcome, MixedNames)
     assert {f"{PATH}/{name}" for name in kazoos.queue} == {first, stranger}
-
-
-@pytest.mark.parametrize("carried_out", [0, 1, 2])
-def test_a_create_of_such_a_name_whose_reply_is_lost(kazoos: World, carried_out: int) -> None:
-    contender = kazoos.start()
-    kazoos.clients[0].lose_connection(carried_out=carried_out)
-    kazoos.settle()
-    assert kazoos.queue == [contender.outcome.path.rpartition("/")[2]]
-    assert names.seen_by_kazoo(kazoos.queue[0])
 
 
 # Under faults of every kind.
@@ -876,24 +659,3 @@ def test_a_node_goes_whose_mark_may_not_be_removed() -> None:
     assert next(recipe) == (Delete(ME),)
     with pytest.raises(AccessDenied):
         recipe.send((None,))
-
-
-def test_an_ephemeral_node_of_an_unknown_kind_before_it_is_refused(world: World) -> None:
-    stranger = world.server.create(f"{PATH}/n_", b"", 99)
-    contender = world.start()
-    world.settle()
-    assert isinstance(contender.outcome, MixedNames)
-    assert [f"{PATH}/{name}" for name in world.queue] == [stranger]
-
-
-def test_a_reader_whose_node_is_deleted_queues_again(world: World) -> None:
-    world.start(kind=names.Kind.WRITE)
-    world.settle()
-    reader = world.start(1, kind=names.Kind.READ)
-    world.settle()
-    deleted = reader.entry.node
-    assert deleted is not None
-    world.server.delete(deleted)
-    world.settle()
-    assert reader.waits
-    assert reader.entry.node not in {None, deleted}
