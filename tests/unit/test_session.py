@@ -18,7 +18,6 @@ from kazoo.security import make_acl
 from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_in_a_step
 from zklock import (
     AccessDenied,
-    ClientClosed,
     LockLost,
     Loss,
     LossReason,
@@ -30,7 +29,7 @@ from zklock._core.watches import LOOK_AGAIN
 from zklock._election import observe
 from zklock._ground.events import Event
 from zklock._recipes import names, nodedata, queries
-from zklock._recipes.effects import Check, Delete, Exists, List, Sync, Watch
+from zklock._recipes.effects import Check, Exists, List, Sync, Watch
 from zklock._recipes.notes import Notes
 from zklock.testing.zookeeper.messages import GetData
 
@@ -102,12 +101,6 @@ def watched(world: World) -> list[str]:
 
 
 class TestLease:
-    def test_goes_on_while_heartbeats_are_answered(self, world: World) -> None:
-        grant = world.acquire()
-        world.run(20 * TIMEOUT)
-        assert grant.remaining() > LEASE - BEAT - 0.01
-        assert world.callbacks == []
-
     def test_counts_from_when_the_proof_was_sent(self, world: World) -> None:
         grant = world.acquire()
         world.latency = 0.5
@@ -148,14 +141,6 @@ class TestLease:
         world.arrive()
         assert world.session.remaining() > 0
         assert not grant.held
-
-    def test_that_lapses_has_the_nodes_deleted(self, world: World) -> None:
-        world.acquire()
-        world.run(TIMEOUT)
-        world.now = world.session.lease_end
-        world.run()
-        assert world.server.names() == []
-        assert len(world.requests(Delete)) == 1
 
     def test_is_waited_for_by_who_claims(self, world: World) -> None:
         world.latency = 0.3
@@ -243,14 +228,6 @@ class TestHeartbeats:
             "no answer to a heartbeat for 2.",
             "no answer to a heartbeat for 4 ",
         ]
-
-    def test_do_not_wait_for_answers(self, world: World) -> None:
-        grant = world.acquire()
-        world.run(TIMEOUT)
-        world.latency = 0.29 * TIMEOUT
-        world.run(5 * TIMEOUT)
-        assert grant.held
-        assert world.shell.drops == 0
 
     def test_that_acls_deny_fail_the_claim(self, make: Make) -> None:
         world = make(acl=UNREADABLE)
@@ -592,13 +569,6 @@ class TestWatches:
         world.run(5 * BEAT)
         assert len(world.requests(Watch)) == 1
 
-    def test_tell_of_a_node_that_was_deleted(self, world: World) -> None:
-        grant = world.acquire()
-        world.run(BEAT)
-        world.server.delete(grant.path)
-        world.deliver()
-        assert grant.lost.is_set()
-
     def test_are_limited_in_bytes_and_all_placed_in_the_end(self, world: World) -> None:
         held = 600
         for number in range(held):
@@ -608,17 +578,6 @@ class TestWatches:
         assert 0 < len(world.requests(Watch)) < held
         world.run(BEAT)
         assert len(world.requests(Watch)) == held
-
-    def test_bring_a_request_to_release(self, world: World) -> None:
-        asked: list[Any] = []
-        grant = world.acquire(on_release_requested=asked.append)
-        world.run(BEAT)
-        data = bytes(nodedata.NodeData(b"me", asked="please"))
-        for _ in range(2):
-            world.server.write(grant.path, data)
-            world.deliver()
-            world.run(BEAT)
-        assert asked == [grant]
 
     def test_whoever_sees_a_leadership_lost_sees_that_it_should_stop(self, world: World) -> None:
         leadership = lead(world)
@@ -658,42 +617,6 @@ class TestWatches:
             assert asked == [leadership]
             assert watched(world).count(PATH) == 1 + count
             world.run(2 * TIMEOUT)
-
-    def test_bring_a_leader_a_request_that_came_first(self, world: World) -> None:
-        asked: list[Any] = []
-        leadership = lead(world, on_release_requested=asked.append)
-        note(world, leadership)
-        assert asked == []
-        world.run(BEAT)
-        assert asked == [leadership]
-
-    @pytest.mark.parametrize("until", [0.1 * BEAT, 5 * BEAT])
-    def test_bring_a_leader_a_request_from_before_it_is_connected_again(
-        self, world: World, until: float
-    ) -> None:
-        asked: list[Any] = []
-        leadership = lead(world, on_release_requested=asked.append)
-        world.run(2 * TIMEOUT)
-        world.disconnect()
-        world.server.write(PATH, requested(leadership))
-        world.run(until)
-        world.connect()
-        world.run(BEAT)
-        assert asked == [leadership]
-
-    def test_bring_a_leader_no_request_to_another(self, world: World) -> None:
-        asked: list[Any] = []
-        first, second = lead(world), world.stand(on_release_requested=asked.append)
-        note(world, first)
-        world.run(TIMEOUT)
-        first.abandon()
-        world.run(TIMEOUT)
-        leadership = second.result()
-        assert watched(world).count(PATH) >= 2
-        assert asked == []
-        note(world, leadership)
-        world.run()
-        assert asked == [leadership]
 
     def test_of_a_leader_are_renewed_once_a_heartbeat_at_most(self, world: World) -> None:
         """However often others write there; and each write is read."""
@@ -750,15 +673,6 @@ class TestWatches:
         world.run(TIMEOUT)
         assert watched(world) == []
 
-    def test_of_attempts_are_told_once_the_node_is_gone(self, world: World) -> None:
-        first = world.acquire()
-        attempt = world.ask_for()
-        world.run(BEAT)
-        assert not attempt.done
-        first.abandon()
-        world.run()
-        assert attempt.result().token > first.token
-
     def test_of_what_somebody_else_deleted_grant_nothing(self, world: World) -> None:
         """The session's end, of which the client has not heard, takes all its nodes at once."""
         first = world.acquire()
@@ -787,15 +701,6 @@ class TestConnections:
         world.run(10 * TIMEOUT)
         assert grant.held
         assert len(world.requests(Watch)) == watches + 1
-
-    def test_that_are_lost_park_what_is_asked(self, world: World) -> None:
-        world.disconnect()
-        attempt = world.ask_for()
-        world.run(BEAT)
-        assert not attempt.done
-        world.connect()
-        world.run(BEAT)
-        assert attempt.result().held
 
     def test_to_a_read_only_server_prove_nothing(self, world: World) -> None:
         grant = world.acquire()
@@ -826,17 +731,6 @@ class TestConnections:
         world.run(TIMEOUT)
         assert grant.held
 
-    def test_to_an_expired_session_lose_its_grants(self, world: World) -> None:
-        lost: list[Loss] = []
-        grant = world.acquire(on_lost=lost.append)
-        waiting = world.ask_for()
-        world.disconnect()
-        world.server.expire(grant.session_id)
-        world.connect()
-        world.run(BEAT)
-        assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
-        assert waiting.result().session_id != grant.session_id
-
     def test_to_another_session_without_a_word_lose_its_grants(self, world: World) -> None:
         lost: list[Loss] = []
         grant = world.acquire(on_lost=lost.append)
@@ -845,18 +739,6 @@ class TestConnections:
         world.client.client_id = None
         world.connect()
         assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
-
-    def test_that_are_closed_lose_the_grants_first(self, world: World) -> None:
-        lost: list[Loss] = []
-        world.acquire(on_lost=lost.append)
-        waiting = world.ask_for()
-        world.stop()
-        assert [loss.reason for loss in lost] == [LossReason.CLIENT_CLOSED]
-        with pytest.raises(ClientClosed):
-            waiting.result()
-        world.sent.clear()
-        world.run(10 * TIMEOUT)
-        assert world.sent == []
 
 
 class TestChanges:
