@@ -127,22 +127,6 @@ def test_what_is_called_although_there_were_no_threads_waits_for_one(
     callers.end()
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
-def test_what_one_raises_is_logged_and_stops_no_other(
-    callers: CallbackExecutor, error: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
-    done = threading.Event()
-
-    def fails() -> None:
-        raise error("in a callback")
-
-    for _ in range(FEWEST + 1):
-        callers.run([fails, fails])
-    callers.run([fails, done.set])
-    assert done.wait(SOON)
-    assert "in a callback" in caplog.text
-
-
 def test_an_interrupt_of_who_starts_a_thread_does_it_no_harm(
     others: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
