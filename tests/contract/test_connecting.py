@@ -129,55 +129,32 @@ def with_the_command(hosts: str) -> str:
     return ended.stderr
 
 
-@pytest.mark.parametrize("name", ["zk1..example.com", "z" * 64])
-def test_a_name_that_cannot_be_looked_up_is_refused_at_the_call(
-    zklock_hosts: str, name: str
+UNKNOWN = "cannot be the name of a host"
+NO_TEXT: list[Any] = [None, b"zk1:2181", ("zk1",), [b"zk1:2181"]]
+NO_SERVER: list[Any] = ["", "zk1,", "::1:2181", "zk1:none", []]
+REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
+    ("zk1..example.com:2181,zk2", None, ValueError, f"hosts: 'zk1..example.com' {UNKNOWN}"),
+    (f"{'z' * 64}:2181,zk2", None, ValueError, f"hosts: '{'z' * 64}' {UNKNOWN}"),
+    ("zk1/\udce4", None, ValueError, r"hosts: the chroot '/\\udce4' is not UTF-8 text$"),
+    *((hosts, None, TypeError, "hosts must be text, or a list of it, not ") for hosts in NO_TEXT),
+    *((hosts, None, ValueError, "hosts: ") for hosts in NO_SERVER),
+    ("zk1", [("digest", b"me:secret")], TypeError, "auth_data"),
+    ("zk1", [("digest", 5)], TypeError, "auth_data"),
+    ("zk1", [("digest", "me:secret", "more")], TypeError, "auth_data"),
+    ("zk1", "digest:me:secret", TypeError, "auth_data"),
+    ("zk1", [("digest", "me:secret\udce4")], ValueError, "auth_data"),
+]
+
+
+@pytest.mark.parametrize(("hosts", "auth", "kind", "said"), REFUSED)
+@pytest.mark.parametrize("connect", [zklock.connect, zklock.aio.connect])
+def test_what_cannot_be_reached_or_sent_is_refused_at_the_call(
+    connect: Any, hosts: Any, auth: Any, kind: type[Exception], said: str
 ) -> None:
-    for connect in (zklock.connect, zklock.aio.connect):
-        with pytest.raises(ValueError, match=f"^hosts: '{name}' cannot be the name of a host"):
-            connect(f"{name}:2181,{zklock_hosts}", start_timeout=SOON)
-
-
-def test_a_chroot_that_cannot_be_sent_is_refused_at_the_call(zklock_hosts: str) -> None:
-    for connect in (zklock.connect, zklock.aio.connect):
-        with pytest.raises(ValueError, match=r"^hosts: the chroot '/\\udce4' is not UTF-8 text$"):
-            connect(f"{zklock_hosts}/\udce4", start_timeout=SOON)
-
-
-@pytest.mark.parametrize(
-    "hosts", [None, b"127.0.0.1:2181", ("127.0.0.1:2181",), [b"127.0.0.1:2181"]]
-)
-def test_hosts_that_are_no_text_are_refused_at_the_call(hosts: Any) -> None:
-    for connect in (zklock.connect, zklock.aio.connect):
-        with pytest.raises(TypeError, match=r"^hosts must be text, or a list of it, not "):
-            connect(hosts)
-
-
-@pytest.mark.parametrize("hosts", ["", "zk1:2181,", "::1:2181", "zk1:none", []])
-def test_hosts_that_name_no_server_are_refused_at_the_call(hosts: Any) -> None:
-    for connect in (zklock.connect, zklock.aio.connect):
-        with pytest.raises(ValueError, match=r"^hosts: "):
-            connect(hosts)
-
-
-@pytest.mark.parametrize(
-    ("given", "kind"),
-    [
-        ([("digest", b"me:secret")], TypeError),
-        ([("digest", 5)], TypeError),
-        ([("digest", "me:secret", "more")], TypeError),
-        ("digest:me:secret", TypeError),
-        ([("digest", "me:secret\udce4")], ValueError),
-    ],
-)
-def test_credentials_that_cannot_be_sent_are_refused_at_the_call(
-    zklock_hosts: str, given: Any, kind: type[Exception]
-) -> None:
-    for connect in (zklock.connect, zklock.aio.connect):
-        with pytest.raises(kind, match=r"^auth_data") as caught:
-            connect(zklock_hosts, auth_data=given, start_timeout=SOON)
-        assert "secret" not in str(caught.value).replace("'user:password'", "")
-        assert caught.value.__cause__ is None
+    with pytest.raises(kind, match=f"^{said}") as caught:
+        connect(hosts, auth_data=auth)
+    assert "secret" not in str(caught.value).replace("'user:password'", "")
+    assert caught.value.__cause__ is None
 
 
 def test_further_credentials_that_cannot_be_sent_are_refused_at_the_call(
