@@ -128,9 +128,7 @@ class TestConnect:
         await aside(passes_on, other, zklock_path)
 
     @on_loop
-    async def test_without_a_server_leaves_the_loop_alone(
-        self, zklock_proxy: FaultProxy, zklock_hosts: str
-    ) -> None:
+    async def test_without_a_server_leaves_the_loop_alone(self, zklock_proxy: FaultProxy) -> None:
         zklock_proxy.cut()
         ticks = [0.0]
 

@@ -73,12 +73,7 @@ def handed_on(client: Any, other: Any, path: str, refuse: Callable[[], object]) 
 
 @pytest.mark.parametrize("code", [THROTTLED, OPERATION_TIMEOUT])
 def test_a_deletion_that_is_refused_hands_nothing_on(
-    refusing: Refusing,
-    zklock_connect: Connect,
-    other: Any,
-    zklock_path: str,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
+    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str, code: int
 ) -> None:
     client = zklock_connect(refusing.hosts)
     handed_on(client, other, zklock_path, lambda: refusing.refuse(code, 4, DELETE))
@@ -89,21 +84,12 @@ def test_a_deletion_that_is_refused_hands_nothing_on(
     "fault", ["drop_before_request", "drop_after_request", "drop_before_reply", "drop_after_reply"]
 )
 def test_a_deletion_that_is_lost_hands_on_what_was_deleted(
-    zklock_proxy: FaultProxy,
-    zklock_connect: Connect,
-    other: Any,
-    zklock_path: str,
-    fault: str,
-    monkeypatch: pytest.MonkeyPatch,
+    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, fault: str
 ) -> None:
     client = zklock_connect(zklock_proxy.hosts)
     armed: list[Any] = []
-    handed_on(
-        client,
-        other,
-        zklock_path,
-        lambda: armed.append(getattr(zklock_proxy, fault)(op="delete")),
-    )
+    arm = getattr(zklock_proxy, fault)
+    handed_on(client, other, zklock_path, lambda: armed.append(arm(op="delete")))
     assert armed[0].fired.is_set()
 
 
