@@ -102,7 +102,7 @@ NIGHTLY = {
     r".*\[(?!run-2\]|run-15\]|run\]|mutual TLS-options|[^\]]*run-term)": (
         "the ends of commands in each phase, and each way to connect: one of each runs"
     ),
-    r"tests/contract/(test_demo\.py::test_where_nothing|test_pool_returning|test_jobs"
+    r"tests/contract/(test_demo\.py::test_where_nothing|test_jobs"
     r"|test_rollover|test_handled|test_command_pages|test_negotiation\.py::.*(silence|growth)"
     r"|test_membership|test_commands\.py"
     r"|test_pool\.py::test_\w*(stands_still|crash_and)|test_loss\.py::.*server_was_killed)": (

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from zklock._locks.multi import MultiGrant, MultiLock
     from zklock._locks.threads import Lock, ReadLock, RLock, Semaphore, WriteLock
     from zklock._pool.member import PoolMember, PoolWorker, ShardOwner
-    from zklock._pool.planning import PlannedWorker, balanced
     from zklock._pool.runners import Shard
     from zklock._pool.threads import WorkerPool
     from zklock._recipes.queries import Contender
@@ -87,7 +86,6 @@ __all__ = [
     "NotOwner",
     "Observer",
     "OutcomeUnknown",
-    "PlannedWorker",
     "PoolMember",
     "PoolStuck",
     "PoolWorker",
@@ -106,7 +104,6 @@ __all__ = [
     "WrongThread",
     "ZkLockError",
     "__version__",
-    "balanced",
     "connect",
 ]
 
@@ -146,10 +143,6 @@ _NAMES = {
         "PoolMember",
         "PoolWorker",
         "ShardOwner",
-    ),
-    "zklock._pool.planning": (
-        "PlannedWorker",
-        "balanced",
     ),
     "zklock._pool.runners": ("Shard",),
     "zklock._pool.threads": ("WorkerPool",),

@@ -153,8 +153,8 @@ class LeaderStuck(ZkLockError):
 class PoolStuck(ZkLockError):
     """Handlers or callbacks did not end in time after a worker was told to leave its pool.
 
-    The worker owns their shards until they end, or until the session ends, or ``stuck_after`` is
-    over. Call ``stop()`` again, or end the process.
+    The worker owns their shards until they end, or until the session ends. Call ``stop()`` again,
+    or end the process.
     """
 
 

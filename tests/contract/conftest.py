@@ -41,9 +41,7 @@ KEPT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 SPARE_DESCRIPTORS = 8
 
 
-ON_ONE_FRONT = re.compile(
-    r"/test_(family|pool|pool_names|pool_returning|pool_stuck|pool_troubles)\.py"
-)
+ON_ONE_FRONT = re.compile(r"/test_(family|pool|pool_names|pool_troubles)\.py")
 """What is tried with threads in every run, and for asyncio each night. There, every run has each
 kind of lock in ``test_both_fronts.py`` and ``test_aio_family.py``, and pools in
 ``test_aio_pool.py``."""

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,11 +85,6 @@ class Handle:
         self.note("began", shard)
         raise Unwritable
 
-    def raises_broken(self, shard: Any) -> None:
-        """Fail, as an executor of the handler's own does."""
-        self.note("began", shard)
-        raise BrokenExecutor("the handler's own")
-
     def raises_at_length(self, shard: Any) -> None:
         """Fail."""
         self.note("began", shard)
@@ -114,11 +108,6 @@ class Handle:
             if not shard.held:
                 self.note("lost", shard)
             time.sleep(0.01)
-
-    def insists_and_exits(self, shard: Any) -> None:
-        """Insist, and then end the process, without a word to its executor."""
-        self.insists(shard)
-        os._exit(0)
 
     def becomes_nobody(self, shard: Any) -> None:
         """Become another user, where that is allowed, and wait to be told."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -492,21 +491,15 @@ def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str
     pool.stop()
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_processes(join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+def test_processes(join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
-    executor: Any = "processes"
-    if not own:
-        executor = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
-    one = join("a", shards=2, handler=handle_in_a_process, executor=executor)
+    one = join("a", shards=2, handler=handle_in_a_process, executor="processes")
     wait_for(lambda: len(list(tmp_path.glob("*-began"))) == 2, SOON, "all handled")
     told = [path.read_text().split() for path in tmp_path.glob("*-began")]
     assert {held for _, held in told} == {"True"}
     assert os.getpid() not in {int(pid) for pid, _ in told}
     one.stop()
     assert len(list(tmp_path.glob("*-True"))) == 2
-    if not own:
-        executor.shutdown()
 
 
 def test_processes_hear_of_the_loss(
@@ -603,6 +596,18 @@ def test_stop_says_what_does_not_end(front: Front, join: Join) -> None:
     assert counts(one) == [0]
 
 
+def test_a_shard_stays_while_its_handler_runs(front: Front, join: Join) -> None:
+    finish = threading.Event()
+    one = join("a", shards=1, handler=front.script(held_up(finish)))
+    shared(one, total=1)
+    two = join("b", shards=1)
+    wait_for(lambda: len(one.members()) == 2, SOON, "both are there")
+    assert not one.drain(0.4)
+    assert counts(one, two) == [1, 0]
+    finish.set()
+    wait_for(lambda: counts(one, two) == [0, 1], SOON, "handed over")
+
+
 def test_a_stop_that_may_not_wait_finds_nothing_stuck_where_nobody_works(
     front: Front, zklock_client: Any, zklock_path: str
 ) -> None:
@@ -678,6 +683,7 @@ def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
         {"handler": generates_too},
         {"handler": generates, "executor": "processes"},
         {"handler": print, "executor": 3},
+        {"handler": print, "executor": ProcessPoolExecutor(1)},
         {"handler": print, "executor": "asyncio"},
         {"handler": awaits, "executor": "threads"},
         {"handler": lambda shard: None, "executor": "processes"},

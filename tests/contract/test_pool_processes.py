@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -239,69 +237,6 @@ def test_nothing_outlives_an_owner_that_is_killed(
         wait_for(lambda: not any(map(alive, others)), SOON, "all of them end")
     assert list(temporary.iterdir()) == []
     assert noted(notes, "held") == {}
-
-
-@pytest.mark.hazard("H39")
-def test_an_executor_that_breaks_keeps_no_shard(
-    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    executor = ProcessPoolExecutor(SHARDS, mp_context=get_context("spawn"))
-    # A process that a broken executor has told to end may leave a lock behind that others need.
-    handler = Handle(str(first), {1: "insists_and_exits"})
-    one = join("a", handler=handler, executor=executor, on_error="stop")
-    pids = began(first)
-    two = join("b", capacity=0.001, handler=Handle(str(second)))
-    wait_for(lambda: len(one.members()) == 2, SOON, "another worker")
-    os.kill(pids[0], signal.SIGKILL)
-    wait_for(lambda: noted(first, "lost").get(1) == {pids[1]}, SOON, "the survivor is told")
-    wait_for(lambda: len(noted(second, "began")) == SHARDS - 1, SOON, "the others are given up")
-    assert alive(pids[1])
-    assert 1 in one.owned()
-    assert 1 not in noted(second, "began")
-    assert "a gives up its shards" in caplog.text
-    (first / "finish").touch()
-    wait_for(lambda: len(two.owned()) == SHARDS, SOON, "all are given up")
-    assert not alive(pids[1])
-    executor.shutdown()
-
-
-@pytest.mark.hazard("H39")
-def test_a_handler_whose_own_executor_breaks_fails_alone(
-    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with ProcessPoolExecutor(SHARDS, mp_context=get_context("spawn")) as executor:
-        handler = Handle(str(tmp_path), {1: "raises_broken"})
-        pool = join("a", handler=handler, executor=executor)
-        wait_for(lambda: len(noted(tmp_path, "began")) == SHARDS, SOON, "all begin")
-        wait_for(lambda: caplog.text.count("the handler's own") > 1, SOON, "it is tried again")
-        assert executor.submit(os.getpid).result(SOON)
-        others = {*range(SHARDS)} - {1}
-        wait_for(lambda: pool.owned().keys() >= others, SOON, "the others are owned")
-        assert "gives up its shards" not in caplog.text
-        pool.stop()
-
-
-class SlowToStart(ProcessPoolExecutor):
-    """One whose thread looks at the processes before the one for the newest call is among them."""
-
-    def _adjust_process_count(self) -> None:
-        time.sleep(0.3)
-        super()._adjust_process_count()
-
-
-@pytest.mark.hazard("H39")
-def test_the_process_that_an_executor_started_last_is_missed_when_it_dies(
-    join: Join, tmp_path: Path
-) -> None:
-    executor = SlowToStart(2, mp_context=get_context("spawn"))
-    one = join("a", shards=2, handler=Handle(str(tmp_path)), executor=executor, on_error="stop")
-    began(tmp_path, 2)
-    os.kill([*executor._processes][-1], signal.SIGKILL)
-    wait_for(lambda: not one.owned(), SOON, "both are given up")
-    executor.shutdown()
 
 
 @pytest.mark.parametrize("on_error", ["retry", "stop"])

@@ -99,7 +99,7 @@ def test_the_arguments_have_to_fit(awaits: bool) -> None:
     callbacks.check_callbacks(awaits, on_lost=for_any_event(stop.set))
     callbacks.check_callbacks(awaits, on_lost=Unsigned())
     callbacks.check_callbacks(awaits, on_lost=Mock(), on_suspended=int)
-    callbacks.check_callbacks(awaits, 2, on_assigned=lambda *_: None, assign=max)
+    callbacks.check_callbacks(awaits, 2, on_assigned=lambda *_: None, on_revoked=max)
 
 
 def test_a_lambda_is_not_what_goes_around_a_coroutine_function() -> None:

@@ -26,7 +26,6 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Node,
-    Pause,
     Read,
     SessionReplaced,
     Sync,
@@ -227,64 +226,12 @@ def test_a_worker_that_may_not_write_says_so() -> None:
 
 
 PLACES = nodes.PoolPaths("/p")
-PLACE = PLACES.place("me")
-FAILED = {why: Failed(why, ZkLockError(str(why))) for why in Failure}
 
 
-def over(recipe: Any, answer: Any) -> None:
-    with pytest.raises(StopIteration):
-        recipe.send(answer)
-
-
-FOUND = (Node(PLACE, b"", 1, False, 7),)
-READ, DELETE = (Read(PLACE),), (Delete(PLACE, 7),)
-
-
-@pytest.mark.hazard("H56")
-def test_a_place_is_deleted_as_it_was_read() -> None:
-    """The worker that comes back writes it anew: a request that is late spares its place."""
-    recipe = nodes._give_up_place(PLACE)
-    assert next(recipe) == READ
-    assert recipe.send(FOUND) == DELETE
-    over(recipe, (None,))
-
-
-def test_a_place_is_deleted_with_as_many_tries_as_it_takes() -> None:
-    """It does not end with the session: it is deleted in the next one, if there is one."""
-    recipe = nodes._give_up_place(PLACE)
-    next(recipe)
-    assert recipe.send(FOUND) == DELETE
-    assert recipe.send((FAILED[Failure.DROPPED],)) == DELETE
-    assert recipe.send((FAILED[Failure.CHANGED],)) == READ
-    assert recipe.send(FOUND) == DELETE
-    assert recipe.throw(SessionReplaced(None)) == READ
-    assert isinstance(recipe.send((FAILED[Failure.OTHER],)), Pause)
-    assert recipe.send(None) == READ
-    with pytest.raises(StopIteration):
-        recipe.send((FAILED[Failure.MISSING],))
-
-
-def test_the_place_of_a_client_that_is_stopped_stays() -> None:
-    recipe = nodes._give_up_place(PLACE)
-    next(recipe)
-    final = SessionReplaced(ZkLockError("stopped"))
-    assert isinstance(recipe.throw(final), Pause)
-    with pytest.raises(StopIteration):
-        recipe.throw(final)
-
-
-def test_one_that_is_given_up_deletes_its_place_first() -> None:
-    recipe = nodes._give_up_place(PLACE)
-    next(recipe)
-    assert recipe.throw(Cancelled()) == READ
-    with pytest.raises(Cancelled):
-        recipe.send((FAILED[Failure.MISSING],))
-
-
-def set_up(profile: WorkerRecord) -> tuple[Any, list[None]]:
+def set_up() -> tuple[Any, list[None]]:
     """Return a worker that has made its nodes, and what notes that it has left."""
     left: list[None] = []
-    worker = nodes.Registration(PLACES, profile)
+    worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
     recipe: Any = nodes.attend(worker, lambda *_: None, lambda: left.append(None))
     batch: Any = next(recipe)
     for number in range(3):
@@ -304,16 +251,6 @@ def deleted(recipe: Any, batch: Any) -> list[str]:
             return paths
 
 
-def test_a_worker_that_may_not_make_its_place_takes_its_nodes_along() -> None:
-    """It tries again later. If the nodes stayed, each would be given shards for ever."""
-    denied = Failed(Failure.DENIED, AccessDenied("its place"))
-    recipe, left = set_up(WorkerRecord("me", 1.0, rejoin_delay=5.0))
-    assert recipe.send((denied,)) == READ
-    gone = deleted(recipe, recipe.send((denied,)))
-    assert [path.split("/")[2] for path in gone] == ["members", "assigned", "owned"]
-    assert left == [None]
-
-
 def test_one_that_may_not_make_all_of_its_nodes_takes_the_others_along() -> None:
     denied = Failed(Failure.DENIED, AccessDenied("a node"))
     worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
@@ -330,7 +267,7 @@ class Attending:
     """A worker whose nodes are there, up to the moment at which one of them is found deleted."""
 
     def __init__(self) -> None:
-        self.recipe, self.left = set_up(WorkerRecord("me", 1.0))
+        self.recipe, self.left = set_up()
         gone = Failed(Failure.MISSING, ZkLockError("gone"))
         self.first = self.recipe.send((gone,) * 3)
 

@@ -30,8 +30,7 @@ DUE         -           -            -            CONTENDING  -         -       
 LOST        -           -            -            -           ENDING    ENDING     -          -
 LATE        -           CONTENDING   WITHDRAWING  RETRYING    OWNED     ENDING     RELEASING  GONE
 WORK_DUE    -           -            -            -           OWNED     ENDING     RELEASING  GONE
-WORK_OVER   -           -            -            -           OWNED     RELEASING  RELEASING  GONE
-OVERDUE     -           -            -            -           -         RELEASING  RELEASING  GONE
+WORK_OVER   -           -            -            -           OWNED     RELEASING  -          -
 RELEASED    -           -            -            -           -         -          GONE       -
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,6 @@ from tests.fakes import no_thread
 from zklock import aio
 from zklock._locks.grant import Grant
 from zklock._pool import runners
-from zklock._pool.processes import InExecutor
 from zklock._pool.runners import CannotRun, InTasks, InThreads
 from zklock.token import FencingToken
 
@@ -157,25 +156,6 @@ def test_a_call_that_the_executor_cancels_cannot_run() -> None:
     go_on.set()
     busy.result(SOON)
     executor.shutdown()
-
-
-def test_a_process_call_that_the_executor_cancels_cannot_run() -> None:
-    class Waiting(ProcessPoolExecutor):
-        def submit(self, call: Any, /, *args: Any, **options: Any) -> Any:
-            futures.append(Future())
-            return futures[-1]
-
-    grant: Any = held()
-    grant.remaining = lambda: 60.0
-    futures: list[Future[Any]] = []
-    runner = InExecutor(print, Waiting(1))
-    waiting = runner.submit(7, grant)
-    futures[0].cancel()
-    assert isinstance(waiting.future.exception(SOON), CannotRun)
-    told = runner.submit(8, grant)
-    told.tell()
-    assert told.future.result(SOON) is None
-    runner.close()
 
 
 def test_a_task_that_has_ended_is_not_looked_for(work: Work, tasks: InTasks) -> None:

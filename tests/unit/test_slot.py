@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
-    initialize,
     invariant,
     precondition,
     rule,
@@ -26,7 +25,7 @@ from zklock._pool.runners import CannotRun, Task
 from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
 from zklock._pool.slot_states import WORKED_ON, SlotEvent, SlotState
 from zklock._pool.task_queue import TaskQueue
-from zklock.errors import LockLost, NotHeld, StaleToken
+from zklock.errors import LockLost, StaleToken
 from zklock.token import FencingToken
 
 SHARD = 7
@@ -85,7 +84,7 @@ class Grant:
     def _end(self) -> Outcome:
         self._world.did("release")
         works = [call for call in self._world.calls if call.grant is self]
-        assert not works or self._world.slots.callbacks.stuck_after, "work still runs"
+        assert not works, "work still runs"
         if self._loss is not None:
             raise LockLost("lost")
         if self._world.releases_fail:
@@ -230,12 +229,6 @@ class World:
             job()
         self.run()
 
-    def may_be_stuck(self) -> None:
-        """Have what runs for too long lose its shard, and have that told."""
-        self.slots.callbacks = replace(
-            self.slots.callbacks, stuck_after=5.0, on_stuck=lambda *_: "on_stuck"
-        )
-
     def want(self, *numbers: int) -> None:
         self.slots.want(frozenset(numbers))
         self.run()
@@ -261,9 +254,6 @@ class OneSlot(World):
         """Go to the state; so that the event can come, if its way there matters."""
         if state is SlotState.NEW:
             return
-        late = event is SlotEvent.WORK_OVER and state in {SlotState.RELEASING, SlotState.GONE}
-        if late or event is SlotEvent.OVERDUE:
-            self.may_be_stuck()
         self.begin()
         if state is SlotState.WITHDRAWING:
             self.want()
@@ -278,9 +268,7 @@ class OneSlot(World):
                 self.returns("handle", RuntimeError("failed"))
             if state is not SlotState.OWNED:
                 self.want()
-            if late:
-                self.time_passes()
-            elif state in {SlotState.RELEASING, SlotState.GONE}:
+            if state in {SlotState.RELEASING, SlotState.GONE}:
                 self.all_return()
             if state is SlotState.GONE:
                 self.grant.answer.settle()
@@ -307,7 +295,7 @@ class OneSlot(World):
             case SlotEvent.FAILED | SlotEvent.HOPELESS:
                 self.usable = event is SlotEvent.FAILED
                 self.answer(error=RuntimeError("not now"))
-            case SlotEvent.DUE | SlotEvent.WORK_DUE | SlotEvent.OVERDUE:
+            case SlotEvent.DUE | SlotEvent.WORK_DUE:
                 self.time_passes()
             case SlotEvent.LOST | SlotEvent.LATE:
                 grant = self.grant if event is SlotEvent.LOST else Grant(self)
@@ -337,7 +325,6 @@ ACTS = {
     (S.ENDING, E.UNWANTED): "call_off",
     (S.ENDING, E.LOST): "lose",
     (S.ENDING, E.WORK_OVER): "release",
-    (S.ENDING, E.OVERDUE): "lose, release, on_stuck",
 }
 """What is done at the events that are allowed. In all other states and events, nothing is."""
 
@@ -366,7 +353,6 @@ def test_every_event_that_is_allowed(
     assert ", ".join(world.acts) == ACTS.get((state, event), "")
     assert (SHARD in world.slots.owned) == (then in WORKED_ON and event is not E.LOST)
     assert (slot in world.slots._slots.values()) == (then is not S.GONE)
-    assert world.slots.stuck() == ([SHARD] if (state, event) == (S.ENDING, E.OVERDUE) else [])
 
 
 # What follows from several events.
@@ -520,52 +506,6 @@ def test_a_handler_that_cannot_run_is_called_later_or_never(for_good: bool) -> N
     assert world.slot.state is S.OWNED
 
 
-@pytest.mark.parametrize("error", [None, NotHeld("given back"), RuntimeError("at last")])
-@pytest.mark.parametrize("wanted", [True, False])
-def test_work_that_is_stuck_has_no_say(wanted: bool, error: Exception | None) -> None:
-    """The shard is another's, or this worker's anew, however and whenever that work ends."""
-    world = OneSlot()
-    world.may_be_stuck()
-    world.reach(S.ENDING, E.UNWANTED)
-    world.time_passes()
-    world.returns("on_revoked")
-    if wanted:
-        world.want(SHARD)
-    world.bring(E.RELEASED)
-    assert world.slots.stuck() == [SHARD]
-    assert world.slots.running
-    assert world.slots.empty is not wanted
-    again = Grant(world)
-    if wanted:
-        world.answer(again)
-        assert world.slots.owned == {SHARD: again}
-    world.slot.lost(cast(Any, world.grant))
-    world.run()
-    world.returns("handle", error)
-    world.time_passes()
-    world.returns("on_stuck")
-    assert world.slots.stuck() == []
-    assert world.slots.owned == ({SHARD: again} if wanted else {})
-    assert world.acts.count("handle") == 1
-
-
-def test_callbacks_that_are_stuck_hold_up_nobody() -> None:
-    world = OneSlot()
-    world.may_be_stuck()
-    world.begin()
-    world.answer(world.grant)
-    world.want()
-    world.time_passes()
-    assert world.acts[-2:] == ["release", "on_stuck"]
-    world.returns("on_assigned")
-    assert world.acts[-1] == "on_revoked"
-    assert "handle" not in world.acts
-    world.returns("on_revoked")
-    assert world.slots.stuck() == [SHARD]
-    world.returns("on_stuck")
-    assert world.slots.stuck() == []
-
-
 # Any events in any order.
 
 NUMBERS = (1, 2, 3)
@@ -600,9 +540,6 @@ class AnyEvents(RuleBasedStateMachine):
             case "handle":
                 right = "on_assigned" in before and "on_revoked" not in before and running == []
                 right = right and not self.world.stopping
-            case "on_stuck":
-                right = "on_assigned" in before and "on_stuck" not in before and running != []
-                right = right and not grant.held
             case _:
                 right = "on_assigned" in before and "on_revoked" not in before
                 right = right and "on_assigned" not in running
@@ -618,11 +555,6 @@ class AnyEvents(RuleBasedStateMachine):
         """Run the jobs of the pool's thread, or let other things happen first."""
         if now:
             self.world.run()
-
-    @initialize(stuck=st.booleans())
-    def has_patience(self, stuck: bool) -> None:
-        if stuck:
-            self.world.may_be_stuck()
 
     @precondition(lambda self: not self.world.stopping)
     @rule(wanted=st.frozensets(st.sampled_from(NUMBERS), min_size=1), now=mostly)
@@ -738,7 +670,6 @@ class AnyEvents(RuleBasedStateMachine):
         assert not self.wrong
         assert world.slots.empty
         assert not world.slots.running
-        assert world.slots.stuck() == []
         assert world.slots.owned == {}
         assert not [grant for _, grant in self.grants if grant.held], "never released"
         for calls in self.history.values():

@@ -1,11 +1,11 @@
 """The worker pool: shards of work, spread over the workers that are alive.
 
 For: ``keys`` (numbers and names of shards; pure); ``nodes`` (the nodes in ZooKeeper);
-``assignment``, ``newcomers`` and ``returning`` (who gets which shards; pure); ``planning`` (the
-same, by a function of the user's); ``rebalancer`` (the leader's work); ``runners``,
-``processes`` and ``executors`` (they run handlers); ``slot_states`` and ``slot`` (a worker's
-shards); ``task_queue``, ``publication``, ``member_states`` and ``member`` (the rest of a worker,
-which waits through its front only). ``threads`` is the layer that waits, for threads.
+``assignment`` and ``newcomers`` (who gets which shards; pure); ``rebalancer`` (the leader's
+work); ``runners``, ``processes`` and ``executors`` (they run handlers); ``slot_states`` and
+``slot`` (a worker's shards); ``task_queue``, ``publication``, ``member_states`` and ``member`` (the
+rest of a worker, which waits through its front only). ``threads`` is the layer that waits, for
+threads.
 
 May come in: other things that a worker of a pool does.
 

@@ -23,15 +23,14 @@ def assign(
     shards: Iterable[K],
     weights: Mapping[str, float],
     current: Mapping[str, Iterable[Key]],
-    kept: Iterable[Key] = (),
 ) -> dict[str, frozenset[K]]:
-    """Return the shards that each member gets, but for those that are kept.
+    """Return the shards that each member gets.
 
     ``weights`` has the weight of each present member, at least 0. A member of weight 0 gets no
     shards; if all weights are 0, nobody gets any. ``current`` is the assignment so far. A shard
     that several members have there counts for the first by name.
     """
-    free = set(shards).difference(kept)
+    free = set(shards)
     number = len(free)
     has: dict[str, list[K]] = {}
     for name in sorted(weights):

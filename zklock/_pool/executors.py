@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 
 from zklock._core.callbacks import check_callback, is_coroutine_function
-from zklock._pool.processes import InExecutor, InProcesses
+from zklock._pool.processes import InProcesses
 from zklock._pool.runners import InTasks, InThreads, Runner, ShardHandler
 
 
@@ -30,8 +30,13 @@ def runner(
             "executor must be 'threads', 'processes', 'asyncio', an executor or a loop, not "
             f"{executor!r}"
         )
-    if not isinstance(executor, str | Executor | asyncio.AbstractEventLoop):
-        raise TypeError(f"executor must not be a {type(executor).__name__}")
+    if isinstance(executor, ProcessPoolExecutor) or not isinstance(
+        executor, str | Executor | asyncio.AbstractEventLoop
+    ):
+        raise TypeError(
+            f"executor must not be a {type(executor).__name__}; for processes, pass "
+            "executor='processes'"
+        )
     tasks = executor == "asyncio" or isinstance(executor, asyncio.AbstractEventLoop)
     if tasks != awaits:
         raise TypeError(
@@ -43,22 +48,13 @@ def runner(
         return lambda home: InTasks(handler, loop)
     if tasks:
         return partial(InTasks, handler)
-    if in_processes(executor):
+    if executor == "processes":
         try:
             pickle.dumps(handler)
         except Exception as error:
             raise TypeError(
                 f"a handler for processes must be a module's function: {error}"
             ) from None
-    if executor == "processes":
         return lambda home: InProcesses(handler)
-    if isinstance(executor, ProcessPoolExecutor):
-        processes = executor
-        return lambda home: InExecutor(handler, processes)
     threads = executor if isinstance(executor, Executor) else None
     return lambda home: InThreads(handler, threads)
-
-
-def in_processes(executor: object) -> bool:
-    """Whether handlers run in other processes."""
-    return executor == "processes" or isinstance(executor, ProcessPoolExecutor)

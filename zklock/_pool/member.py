@@ -39,7 +39,7 @@ from zklock._ground.numbers import check_number
 from zklock._ground.records import Fields, Logs, log_fields
 from zklock._locks.base import G
 from zklock._pool import nodes
-from zklock._pool.executors import in_processes, runner
+from zklock._pool.executors import runner
 from zklock._pool.keys import Key, Keys, check_shards, encode, in_order, parse_shards
 from zklock._pool.member_states import (
     DONE,
@@ -51,11 +51,9 @@ from zklock._pool.member_states import (
 )
 from zklock._pool.nodes import Found, PoolPaths, Registration, WorkerRecord
 from zklock._pool.own_threads import Calling
-from zklock._pool.planning import Assign
-from zklock._pool.processes import InExecutor, InProcesses, is_being_spawned
+from zklock._pool.processes import InProcesses, is_being_spawned
 from zklock._pool.publication import Publication
 from zklock._pool.rebalancer import Planner, Rebalancer
-from zklock._pool.returning import Place
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Callbacks, ShardLock, Slot, Slots
 from zklock._pool.task_queue import TaskQueue
@@ -151,11 +149,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         executor: str | Executor | asyncio.AbstractEventLoop | None = None,
         on_error: str = "retry",
         retry: tuple[float, float] = (0.5, 30.0),
-        assign: Assign | None = None,
         settle: float = 0.2,
-        rejoin_delay: float = 0.0,
-        stuck_after: float | None = None,
-        on_stuck: Callable[[Any, G], object] | None = None,
         session_timeout: float | None = None,
         lease_fraction: float | None = None,
     ) -> None:
@@ -163,10 +157,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._initial = check_shards(shards)
         self._identity = member_identity(identity)
         capacity = _check_capacity(capacity)
-        check_callbacks(
-            self._AWAITS, 2, on_assigned=on_assigned, on_revoked=on_revoked, on_stuck=on_stuck
-        )
-        check_callbacks(False, 2, assign=assign)  # the leader's thread calls it, in both fronts
+        check_callbacks(self._AWAITS, 2, on_assigned=on_assigned, on_revoked=on_revoked)
         if handler is None and executor is not None:
             raise ValueError("executor= needs a handler")
         if on_error not in {"retry", "stop"}:
@@ -174,35 +165,26 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
         self._retry = check_retry(retry)
         settle = _check_finite("settle", settle, zero=True)
-        if stuck_after is not None:
-            stuck_after = _check_finite("stuck_after", stuck_after)
-        elif on_stuck is not None:
-            raise ValueError("on_stuck needs stuck_after")
-        rejoin_delay = _check_finite("rejoin_delay", rejoin_delay, zero=True)
-        if rejoin_delay and identity is None:
-            raise ValueError("rejoin_delay= needs an identity= that is the same at every start")
         self._client = client
         self._session_options: dict[str, Any] = {
             "session_timeout": session_timeout,
             "lease_fraction": lease_fraction,
         }
         self._session = session_of(client, session_timeout, lease_fraction)
-        if not self._session.shell.on_real_clock and in_processes(executor):
+        if not self._session.shell.on_real_clock and executor == "processes":
             raise ValueError(
                 "handlers in processes use the real clock, but this client has another: use "
                 "executor='threads' or 'asyncio'"
             )
         self._places = PoolPaths(self._path)
-        place = self._places.place(self._identity)
         said = WorkerRecord(
             self._identity,
             capacity,
             kin=socket.gethostname() if identity is None else "",
             payload=_coded(payload),
-            rejoin_delay=rejoin_delay,
         )
         self._registration = Registration(self._places, said)
-        self._planner = Planner(self._initial, Trouble(self._retry), settle, assign)
+        self._planner = Planner(self._initial, Trouble(self._retry), settle)
         self._election = LeaderElection(
             client, self._places.leader, identity=self._identity, **self._session_options
         )
@@ -214,7 +196,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._work_over = Event()
         self._task_queue = TaskQueue(self._session, self._turn)
         self._owned: dict[Key, G] = {}
-        self._place = b""  # what is to be kept for it; nothing before it was assigned any shards
         publish = partial(
             Publication,
             self._session,
@@ -226,19 +207,11 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             lambda: (self._registration.member, nodes.profile_data(self._registration))
         )
         self._says_owned = publish(self._said_owned, pause=_AFTER)
-        self._says_place = publish(lambda: (place if self._place else None, self._place))
         self._slots = Slots(
             self._path,
             self._identity,
             self._owned,
-            Callbacks(
-                on_assigned,
-                on_revoked,
-                on_error == "retry",
-                self._retry,
-                stuck_after,
-                on_stuck,
-            ),
+            Callbacks(on_assigned, on_revoked, on_error == "retry", self._retry),
             self._task_queue,
             lock=self._lock_of,
             usable=self._usable,
@@ -439,8 +412,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         slots.taking = not self._registration.profile.draining
         if self._make_runner is not None:
             slots.runner = self._make_runner(home)
-        callbacks = slots.callbacks
-        if any((callbacks.on_assigned, callbacks.on_revoked, callbacks.on_stuck)):
+        if any((slots.callbacks.on_assigned, slots.callbacks.on_revoked)):
             slots.caller = self._new_callbacks()
         self._happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
         campaign = self._campaign = object()
@@ -480,16 +452,14 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         if not self._depart():
             return
         ended = await self._until(self._done, until)
-        if not ended and not (self._slots.worked_on() or self._slots.stuck()):
+        if not ended and not self._slots.worked_on():
             # Nothing is stuck: the pool's thread needs a moment to hear that it is to leave.
             ended = await self._until(self._done, self._end_of(self._session.moment))
         if not ended:
-            owned, back = self._slots.worked_on(), self._slots.stuck()
-            running = encode([*owned, *back])
-            then = "this worker owns them until it stops" if owned else "they were released"
+            running = encode(self._slots.worked_on())
             raise PoolStuck(
                 f"{self._path}: the work on shards {running} did not stop within {limit:g} s: "
-                f"{then}",
+                "this worker owns them until it stops",
                 path=self._path,
             )
         patience = self._session.timeout if self._session.connected else self._session.moment
@@ -652,7 +622,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     def _turn(self) -> bool:
         runner = self._slots.runner
-        if isinstance(runner, InProcesses | InExecutor) and self._owned:
+        if isinstance(runner, InProcesses) and self._owned:
             now = self._session.now()
             end = now + self._session.remaining()
             # If a grant was lost with its session, this lease may be that of the next session. So
@@ -755,7 +725,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._seen = node, version
         if node != seen:
             self._says_owned.soon()
-            self._says_place.forget()
         wanted = nodes.parse_assigned(data)
         if wanted is None:
             if news:
@@ -767,10 +736,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
                 )
             return
         self._slots.want(wanted)
-        said = self._registration.profile
-        if said.rejoin_delay and data:  # without data, the leader has not planned for it yet
-            self._place = bytes(Place(self._identity, said.weight, said.rejoin_delay, wanted))
-            self._says_place.soon()
 
     def _lock_of(self, slot: Slot) -> ShardLock:
         return ShardLock(

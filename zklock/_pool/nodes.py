@@ -6,7 +6,6 @@
 ``assigned/_c_…``             the shards that this worker should have; ephemeral, written by the
                               leader
 ``owned/_c_…``                the shards that this worker has, with their tokens; ephemeral
-``returning/_<identity>``     what is kept for a worker that crashes: its ``Place``
 ``shards``                    which shards there are: their number, or their names
 ``shards/<number>/``          the lock of a shard that has a number
 ``shards/_<name>/``           the lock of a shard that has a name
@@ -23,9 +22,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from typing import Any, TypeAlias
-from urllib.parse import quote
 from uuid import uuid4
 
 from zklock._pool.keys import (
@@ -42,7 +39,7 @@ from zklock._pool.keys import (
     shards_data,
     told,
 )
-from zklock._recipes import queries, steps
+from zklock._recipes import steps
 from zklock._recipes.effects import (
     Cancelled,
     Check,
@@ -63,7 +60,7 @@ from zklock._recipes.effects import (
     WatchList,
     Write,
 )
-from zklock.errors import AccessDenied, ZkLockError
+from zklock.errors import ZkLockError
 from zklock.token import FencingToken
 
 _OWNED = struct.Struct(">HQI")  # number, epoch and sequence of the token
@@ -83,12 +80,7 @@ class PoolPaths:
         self.members = f"{root}/members"
         self.assigned = f"{root}/assigned"
         self.owned = f"{root}/owned"
-        self.returning = f"{root}/returning"
         self.shards = f"{root}/shards"
-
-    def place(self, identity: str) -> str:
-        """Return the path of what is kept for a worker."""
-        return f"{self.returning}/_{quote(identity, safe='')}"
 
     def shard(self, key: Key) -> str:
         """Return the path of a shard's lock."""
@@ -100,8 +92,7 @@ class WorkerRecord:
     """What a worker says of itself; ``assigned`` and ``owned`` are the names of its nodes.
 
     ``kin``: what it has in common with the workers that it follows. ``leaving``: it is about to
-    delete its nodes itself. ``payload``: bytes for others to read, as base64. ``rejoin_delay``: for
-    how long its shards are kept for it after a crash, in seconds.
+    delete its nodes itself. ``payload``: bytes for others to read, as base64.
     """
 
     identity: str
@@ -112,7 +103,6 @@ class WorkerRecord:
     kin: str = ""
     leaving: bool = False
     payload: str = ""
-    rejoin_delay: float = 0.0
 
     def __bytes__(self) -> bytes:
         """Return the node's data."""
@@ -141,7 +131,6 @@ class WorkerRecord:
             said = json.loads(data)
             found = cls(**{each.name: said[each.name] for each in fields(cls) if each.name in said})
             fits = math.isfinite(found.capacity) and found.capacity > 0
-            fits = fits and 0 <= found.rejoin_delay < math.inf
         except (ValueError, TypeError, ArithmeticError, RecursionError):
             return None
         texts = (found.identity, found.kin, found.assigned, found.owned, found.payload)
@@ -325,20 +314,6 @@ def _set_up(worker: Registration) -> Recipe[None]:
     worker.member = yield from _create(
         worker, worker.places.members, "member", lambda: profile_data(worker)
     )
-    if worker.profile.rejoin_delay:
-        yield from _claim(worker.places.place(worker.profile.identity))
-
-
-def _claim(place: str) -> Recipe[None]:
-    """Make the place, or write it anew: a leader that was about to delete it finds it changed."""
-    while True:
-        yield from steps.make_path(place)
-        (found,) = yield from steps.ask((Read(place),), Failure.MISSING)
-        if isinstance(found, Node):
-            (written,) = yield (Write(place, found.data, found.version),)
-            steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)
-            if written is None:
-                return
 
 
 def profile_data(worker: Registration, *, leaving: bool = False) -> bytes:
@@ -408,9 +383,6 @@ def _clear(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:
         node = yield from through(lambda: steps.find(parent, uuid))
         if node is not None:
             yield from through(lambda: steps.delete(parent, node))
-    if worker.profile.rejoin_delay:
-        place = worker.places.place(worker.profile.identity)
-        yield from through(lambda: _give_up_place(place))
     member = worker.member
     if member is not None:
         yield from through(lambda: _sign_off(member, profile_data(worker, leaving=True)))
@@ -420,19 +392,6 @@ def _clear(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:
     worker.forget()
     if failed:
         raise failed[0]
-
-
-def _give_up_place(place: str) -> Recipe[None]:
-    """Delete the worker's place, which does not end with its session."""
-    return steps.persist(partial(queries.retry_on_new_session, partial(_delete_place, place)))
-
-
-def _delete_place(place: str) -> Recipe[None]:
-    """Delete the version that was read: a late request spares a place that was claimed anew."""
-    gone = False
-    while not gone:
-        (found,) = yield from read([place])
-        gone = found is None or (yield from drop(found))
 
 
 def _sign_off(member: str, data: bytes) -> Recipe[None]:
@@ -495,25 +454,6 @@ class Found:
     profile: WorkerRecord
     assigned: frozenset[Key]
     owned: Mapping[Key, FencingToken]
-
-
-def kept(places: PoolPaths) -> Recipe[tuple[list[Node], list[str]]]:
-    """Return the places that are kept for workers, and the paths of what ACLs hide of them."""
-    try:
-        listing = yield from steps.look(places.returning)
-    except AccessDenied:
-        return [], [places.returning]
-    hidden: list[str] = []
-    paths = [f"{places.returning}/{name}" for name in listing.names]
-    found = yield from read(paths, hidden)
-    return [node for node in found if node is not None], hidden
-
-
-def drop(place: Node) -> Recipe[bool]:
-    """Delete a place if it still says the same → whether it is gone."""
-    deletion = Delete(place.path, place.version)
-    (deleted,) = yield from steps.ask((deletion,), Failure.MISSING, Failure.CHANGED)
-    return not steps.is_(deleted, Failure.CHANGED)
 
 
 def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:

@@ -1,4 +1,4 @@
-"""Handlers in other processes: one for each shard, or an executor's; and what tells them to stop.
+"""Handlers in other processes, one for each shard, and what tells them to stop.
 
 A shared board says until when the lease runs. For each shard, at a place of its own, it says whose
 turn it is, and what that handler was told. So a process knows that its shard is lost, even if the
@@ -20,7 +20,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection, wait
@@ -57,7 +56,7 @@ _ROUND = 0.5
 """The longest time between two looks at a process that runs, in seconds."""
 
 _RUNS, _STOPS, _LOST = 0, 1, 2
-_SIZE = 8 * (2 + 2 * MAX_SHARDS)
+_SIZE = 8 * (2 + MAX_SHARDS)
 _SAYS_RETURNED, _SAYS_FAILED, _SAYS_NOT_BEGUN = b"R", b"F", b"N"
 _SAYS_LOST, _SAYS_STALE = b"L", b"S"
 _MAX_WORD = 3000
@@ -78,8 +77,7 @@ class _View:
         shared = memoryview(mmap.mmap(file, _SIZE))
         self.lease = shared[:8].cast("d")
         self.mark = shared[8:16].cast("Q")
-        self.told = shared[16 : 16 + 8 * MAX_SHARDS].cast("Q")
-        self.pids = shared[16 + 8 * MAX_SHARDS :].cast("Q")
+        self.told = shared[16:].cast("Q")
 
 
 class SharedBoard:
@@ -118,7 +116,6 @@ class SharedBoard:
     def begin(self, place: int) -> int:
         """Begin a turn of a shard's handler, and return it. Earlier turns are then lost."""
         turn = next(self._turns) << 2
-        self._view.pids[place] = 0
         self._view.told[place] = turn | _RUNS
         return turn
 
@@ -126,10 +123,6 @@ class SharedBoard:
         """Note what the handler is told. A lost turn stays lost."""
         if self._view.told[place] != turn | _LOST:
             self._view.told[place] = turn | state
-
-    def process(self, place: int) -> int:
-        """Return the process that began the present turn of a shard in an executor, 0 if none."""
-        return self._view.pids[place]
 
     def close(self) -> None:
         """Remove the board. Processes that still map it find every shard lost."""
@@ -195,14 +188,6 @@ class RemoteStop:
         live = view.lease[0] > clock() and now >> 2 == self._turn >> 2
         return now - self._turn if live else _LOST
 
-    def _begin(self) -> bool:
-        """Note that this process runs the handler now. Return whether it may."""
-        view = _view(self._board, self._mark)
-        if view is None or self._state() == _LOST:
-            return False
-        view.pids[self._place] = os.getpid()
-        return True
-
 
 class RemoteShard(Shard):
     """A shard as a handler in another process sees it."""
@@ -238,53 +223,31 @@ class HandlerFailed(Exception):
     """
 
 
-class OnSharedBoard:
-    """What runners in processes share: a board, and the lease on it."""
-
-    def __init__(self, handler: ShardHandler) -> None:
-        self._handler = handler
-        self._board = SharedBoard()
-        self._named: dict[str, int] = {}  # the places of shards with names, last begun last
-
-    def lease(self, end: float) -> None:
-        """Note until when the lease runs."""
-        self._board.lease(end)
-
-    def _begin(self, shard: Key, grant: GrantBase) -> tuple[RemoteShard, Callable[[int], None]]:
-        """Begin a turn of a shard's handler → what to send, and what notes what it is told."""
-        place = self._place(shard)
-        turn = self._board.begin(place)
-        self.lease(clock() + grant.remaining())
-        stop = RemoteStop(self._board.path, self._board.mark, place, turn)
-        return RemoteShard(shard, grant, stop), partial(self._board.note, place, turn)
-
-    def _place(self, shard: Key) -> int:
-        """Return the shard's place on the board: of a name, that of its turns before."""
-        if isinstance(shard, int):
-            return shard
-        place = self._named.pop(shard, len(self._named))
-        if place == MAX_SHARDS:
-            # No pool has so many names at a time: a turn that still runs there finds itself lost.
-            place = self._named.pop(next(iter(self._named)))
-        self._named[shard] = place
-        return place
-
-
-class InProcesses(OnSharedBoard):
+class InProcesses:
     """Runs each handler in a process of its own.
 
     A shard's future is done only when its process is gone.
     """
 
     def __init__(self, handler: ShardHandler) -> None:
-        super().__init__(handler)
+        self._handler = handler
+        self._board = SharedBoard()
+        self._named: dict[str, int] = {}  # the places of shards with names, last begun last
         self._threads = OwnThreads(MAX_PROCESSES, "zklock-process")
+
+    def lease(self, end: float) -> None:
+        """Note until when the lease runs."""
+        self._board.lease(end)
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard."""
         handler = pickle.dumps(self._handler)
-        mine, note = self._begin(shard, grant)
-        child = _Child(handler, mine, note)
+        place = self._place(shard)
+        turn = self._board.begin(place)
+        note = partial(self._board.note, place, turn)
+        self.lease(clock() + grant.remaining())
+        stop = RemoteStop(self._board.path, self._board.mark, place, turn)
+        child = _Child(handler, RemoteShard(shard, grant, stop), note)
         task = Task(partial(note, _STOPS), child.lose)
         try:
             task.run_by(self._threads, child.run)
@@ -297,6 +260,17 @@ class InProcesses(OnSharedBoard):
         """Wait for what runs."""
         self._threads.shutdown()
         self._board.close()
+
+    def _place(self, shard: Key) -> int:
+        """Return the shard's place on the board: of a name, that of its turns before."""
+        if isinstance(shard, int):
+            return shard
+        place = self._named.pop(shard, len(self._named))
+        if place == MAX_SHARDS:
+            # No pool has so many names at a time: a turn that still runs there finds itself lost.
+            place = self._named.pop(next(iter(self._named)))
+        self._named[shard] = place
+        return place
 
 
 class _Child:
@@ -464,7 +438,7 @@ def _serve(its: Connection, handler: bytes, shard: RemoteShard) -> None:
         except threads.NoThread as error:
             its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error}".encode())
             return
-        shard.should_stop._begin()  # the handler may become another user, who finds no board
+        shard.should_stop.is_set()  # the handler may become another user, who finds no board
         ran("the handler", pickle.loads(handler)(shard))
         word = _SAYS_RETURNED
     except BaseException as error:
@@ -507,100 +481,3 @@ def _follow(parent: int | None, sentinel: int) -> None:
             wait([sentinel], _ROUND)
         time.sleep(_LOOK)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-class InExecutor(OnSharedBoard):
-    """Runs handlers on processes of the user's executor.
-
-    If one of them dies, the executor kills the others, and runs nothing any more.
-    """
-
-    def __init__(self, handler: ShardHandler, executor: ProcessPoolExecutor) -> None:
-        super().__init__(handler)
-        self._executor = executor
-        self._broken = ""  # why it is broken
-
-    def submit(self, shard: Key, grant: GrantBase) -> Task:
-        """Begin to handle a shard."""
-        mine, note = self._begin(shard, grant)
-        task = Task(partial(note, _STOPS), partial(note, _LOST))
-        try:
-            # A broken executor takes its lock, and keeps it until the last of its processes has
-            # ended (Python 3.12.1 and later): submit() would wait for that.
-            if self._broken:
-                raise BrokenExecutor(self._broken)
-            queued = self._executor.submit(_call, self._handler, mine)
-        except Exception as error:
-            note(_LOST)
-            raise CannotRun(f"the executor refuses work: {error!r}", for_good=True) from error
-        # An executor that starts processes on demand looks for those to watch before it has started
-        # the one for this call. It looks again at the next call. That call is not to be made: calls
-        # that wait keep an executor that breaks from telling its processes to end.
-        with contextlib.suppress(Exception):
-            self._executor.submit(_nothing).cancel()
-        task.wait_for(queued, partial(self._over, mine, task))
-        return task
-
-    def _over(self, shard: RemoteShard, task: Task, error: BaseException | None) -> None:
-        if isinstance(error, _OfHandler):
-            (raised,) = error.args
-            raised.__cause__ = error.__cause__  # what its process tells of it
-            error = raised
-        elif isinstance(error, CannotRun) and error.for_good:
-            self._broken = str(error)
-            # On another thread than the executor's, which has to wait for all of its processes.
-            look = partial(self._look, shard, task, error)
-            try:
-                return threads.start(look, "zklock-broken")
-            except threads.NoThread:
-                return look()
-        return task.end(error)
-
-    def _look(self, shard: RemoteShard, task: Task, error: CannotRun) -> None:
-        """End the task, after a broken executor, once the handler's process is gone."""
-        task.lose()
-        process, told = self._board.process(shard.should_stop._place), False
-        while _is_child(process):
-            if not told:
-                log.error(
-                    "the executor of shard %s is broken, but its process %s still runs: this "
-                    "worker owns the shard until the process ends",
-                    shard._shard,
-                    process,
-                    extra=log_fields(shard=shard._shard),
-                )
-            told = True
-            time.sleep(_LOOK)
-        task.end(error)
-
-    def close(self) -> None:
-        """Note that the pool has ended."""
-        self._board.close()
-
-
-def _nothing() -> None:
-    """Do nothing, in a process of an executor."""
-
-
-class _OfHandler(Exception):
-    """A handler has raised this ``BrokenExecutor``: the executor that runs the handler is whole."""
-
-
-def _call(handler: Callable[[Any], Any], shard: RemoteShard) -> None:
-    """Call the handler, in a process of an executor."""
-    if shard.should_stop._begin():
-        try:
-            ran("the handler", handler(shard))
-        except BrokenExecutor as error:
-            raise _OfHandler(error) from error
-
-
-def _is_child(process: int) -> bool:
-    """Whether a process that ``multiprocessing`` has started still runs."""
-    if process not in {each.pid for each in multiprocessing.active_children()}:
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True

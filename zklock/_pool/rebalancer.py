@@ -15,14 +15,12 @@ from zklock._core.attempt import Attempt
 from zklock._core.blocking import BLOCKING, run
 from zklock._core.session import Session
 from zklock._election.threads import Leadership
-from zklock._ground import threads
 from zklock._ground.records import Fields, Logs, log_fields
 from zklock._pool import nodes
+from zklock._pool.assignment import assign
 from zklock._pool.keys import Key, Keys, alike, parse_shards, told
 from zklock._pool.newcomers import Newcomers
 from zklock._pool.nodes import PoolPaths, WorkerRecord
-from zklock._pool.planning import Asked, Assign, BadPlan, PlannedWorker
-from zklock._pool.returning import Absences, Place, age, inherited, kept_back, replaced, share_out
 from zklock._pool.trouble import Trouble
 from zklock._recipes import follow
 from zklock._recipes.effects import Node, Recipe
@@ -35,16 +33,7 @@ _PATIENCE = 5.0
 """Seconds that the leader waits for an answer before it checks whether it still leads."""
 
 _ASK_AGAIN = 5.0
-"""Seconds after which a user's function that made no plan is called again, even without news.
-
-So is a worker's node read or written that could not be.
-"""
-
-_LATE = 5.0
-"""Seconds after which the leader says that a user's function has not returned."""
-
-_OVERDUE = 30.0
-"""Seconds that the leader waits for a user's function before it lets another worker lead."""
+"""Seconds after which a worker's node that could not be read or written is tried again."""
 
 
 @dataclass(eq=False)
@@ -52,22 +41,14 @@ class Planner:
     """How a worker plans when it leads, and what it remembers from one of its terms to the next.
 
     ``settle``: seconds without news before it plans, so that workers that come together are planned
-    for together. It waits at most five times as long in all. ``assign``: the user's function that
-    assigns the shards, if any. ``shards``: the shards that it was told last. ``asked``: the last
-    call of the function; it may still be under way. ``trouble``: why it could not lead, or not
-    assign the shards.
+    for together. It waits at most five times as long in all. ``shards``: the shards that it was
+    told last. ``trouble``: why it could not lead, or not assign the shards.
     """
 
     shards: Keys
     trouble: Trouble
     settle: float
-    assign: Assign | None
-    asked: Asked | None = None
     newcomers: Newcomers = field(default_factory=Newcomers)
-
-
-class _NoPlan(Exception):
-    """The term ends: the user's function has not returned."""
 
 
 class Rebalancer(Logs):
@@ -96,12 +77,8 @@ class Rebalancer(Logs):
         self._hidden: set[str] = set()  # the workers whose nodes may not be read
         # Of the workers whose assignments ACLs forbid to read or write: when to try again.
         self._barred: dict[str, float] = {}
-        self._absences = Absences()
-        self._places_kept: dict[str, tuple[Node, Place]] = {}  # by identity
         self._due: float | None = None  # when to plan even if nothing has happened
-        self._away: set[str] = set()  # the identities for which places are kept
         self._told: dict[str, Set[str]] = {}  # by text: of whom it was logged
-        self._told_bad = ""  # what was logged of the user's function
 
     def run(self) -> None:
         """Plan until the leadership ends."""
@@ -123,8 +100,6 @@ class Rebalancer(Logs):
                     self._later(lambda: None)  # look again, after a while
                 elif self._planner.trouble.ends():
                     self._say(INFO, "this worker can lead again")
-        except _NoPlan:
-            return  # another worker may lead; this one queues behind it
         finally:
             for attempt in self._following.values():
                 attempt.cancel()
@@ -309,7 +284,6 @@ class Rebalancer(Logs):
         try:
             self._read()
             writes = self._writes()
-            self._drop_places()
             if not writes:
                 return True
             # Those that were forbidden come first: if they still are, nothing has been written.
@@ -334,16 +308,7 @@ class Rebalancer(Logs):
         return False
 
     def _read(self) -> None:
-        """Read the assignments that are not known yet, and what is kept for workers."""
-        there, hidden = self._ask(partial(nodes.kept, self._places))
-        self._say_of_new(
-            ERROR,
-            "no shards are reserved for a crashed worker because ACLs hide its place "
-            "under returning/ from the leader: %s",
-            {path: (path,) for path in hidden},
-        )
-        kept = ((node, Place.parse(node.data)) for node in there)
-        self._places_kept = {place.identity: (node, place) for node, place in kept if place}
+        """Read the assignments that are not known yet."""
         profiles = {name: each for name, each in self._profiles.items() if each is not None}
         unread = [name for name in profiles if name not in self._assigned]
         paths = [f"{self._places.assigned}/{profiles[name].assigned}" for name in unread]
@@ -375,160 +340,21 @@ class Rebalancer(Logs):
         keys = {f"{at:08}": key for at, key in enumerate(sorted(known))}
         by_name = {name: profile for (_, name), profile in known.items()}
         has = {name: self._assigned[name][1] for name in by_name}
-        heirs = replaced(by_name)
-        due = {
-            name: self._places_kept[profile.identity][1]
-            for name, profile in by_name.items()
-            if profile.rejoin_delay and profile.identity in self._places_kept
-            # A node that was never written is that of a worker that has just come.
-            if self._assigned[name][0] == 0 and name not in heirs
-        }
-        self._newcomers.admit({*due, *heirs.values()})
-        weights = {name: 0.0 if name in heirs else it.weight for name, it in by_name.items()}
+        weights = {name: it.weight for name, it in by_name.items()}
         left_out = self._left_out(weights)
-        had = inherited({name: it or frozenset() for name, it in has.items()}, heirs, due)
         shares = {at: 0.0 if name in left_out else weights[name] for at, (_, name) in keys.items()}
-        current = {at: had.get(name, frozenset()) for at, (_, name) in keys.items()}
-        away = self._who_is_away()
+        current = {at: has[name] or frozenset() for at, (_, name) in keys.items()}
         again = (until for until in self._barred.values() if until > now)
         self._due = min(filter(None, (self._due, *again)), default=None)
         free = [key for key in self._shards or () if key not in fixed]
-        if self._planner.assign is None:
-            plan = share_out(free, shares, current, away)
-        else:
-            profiles = {at: (key[1], known[key]) for at, key in keys.items()}
-            wanted = frozenset(free) - kept_back(free, current, away)
-            plan = self._asked(self._planner.assign, wanted, profiles, shares, current)
         writes = []
-        for at, numbers in plan.items():
+        for at, numbers in assign(free, shares, current).items():
             _, name = keys[at]
-            # Who comes back and gets nothing is told so, too: else it would be due for ever.
-            if numbers != has[name] or name in due:
+            if numbers != has[name]:
                 path = f"{self._places.assigned}/{known[keys[at]].assigned}"
                 data = nodes.assigned_data(self._leadership.token, numbers)
                 writes.append((name, path, data, self._assigned[name][0]))
         return writes
-
-    def _asked(
-        self,
-        assign: Assign,
-        shards: frozenset[Key],
-        profiles: Mapping[str, tuple[str, WorkerRecord]],
-        shares: Mapping[str, float],
-        current: Mapping[str, frozenset[Key]],
-    ) -> dict[str, frozenset[Key]]:
-        """Return what the user's function plans; nothing if it makes no plan: all stays as it is.
-
-        ``profiles``: the members' names and records, by the names that the plan has for them.
-        """
-        takers = [at for at in profiles if shares[at]]
-        # Of workers with one identity, the one that came last.
-        takers.sort(key=lambda at: age(profiles[at][0]))
-        newest = {profiles[at][1].identity: at for at in takers}
-        workers = {
-            at: PlannedWorker(
-                identity, shares[at], profiles[at][1].payload_bytes, current[at] & shards
-            )
-            for identity, at in newest.items()
-        }
-        try:
-            plan = self._planned(assign, shards, workers)
-        except BadPlan as bad:
-            self._refuse(bad)
-            return {}
-        self._told_bad = ""
-        return {at: plan.get(at, frozenset()) for at in profiles}
-
-    def _planned(
-        self, assign: Assign, shards: frozenset[Key], workers: dict[str, PlannedWorker]
-    ) -> dict[str, frozenset[Key]]:
-        """Have the function called; wait for it as long as this worker leads, within limits.
-
-        One call is under way at a time. One that an earlier term has left is waited for first.
-        """
-        if self._planner.asked is not None:
-            self._wait_for(self._planner.asked)
-        try:
-            self._planner.asked = asked = Asked(assign, shards, workers)
-        except threads.NoThread as error:
-            raise BadPlan("no thread can be started for it") from error
-        self._wait_for(asked)
-        self._planner.asked = None
-        return asked.result()
-
-    def _wait_for(self, asked: Asked) -> None:
-        """Wait until the user's function has returned; ``_NoPlan`` if this term ends before."""
-        if self._returns(asked, _LATE):
-            return
-        self._say(WARNING, "assign= has not returned for %g s: no shard moves meanwhile", _LATE)
-        if self._returns(asked, _OVERDUE - _LATE):
-            return
-        self._say(
-            ERROR,
-            "assign= has not returned for %g s: this worker gives up the lead and "
-            "waits for its next turn",
-            _OVERDUE,
-        )
-        raise _NoPlan
-
-    def _returns(self, asked: Asked, seconds: float) -> bool:
-        end = self._session.now() + seconds
-        while not asked.done.is_set() and (left := end - self._session.now()) > 0:
-            if self._over_now:
-                raise _NoPlan
-            limit = self._session.limit(left, asked.done.wake)
-            asked.done.wait(_TURN if limit is None else min(limit, _TURN))
-        return asked.done.is_set()
-
-    def _refuse(self, bad: BadPlan) -> None:
-        due = self._session.now() + _ASK_AGAIN
-        self._due = due if self._due is None else min(self._due, due)
-        if self._told_bad != str(bad):
-            self._told_bad = str(bad)
-            self._say(
-                ERROR,
-                "assign= returned no usable plan, and no shard moves: %s; zklock calls it "
-                "again every %g s",
-                bad,
-                _ASK_AGAIN,
-                error=bad.__cause__,
-            )
-
-    def _who_is_away(self) -> list[Place]:
-        """Return the workers that have crashed, and for which their shards are still kept."""
-        now = self._session.now()
-        places = {identity: place for identity, (_, place) in self._places_kept.items()}
-        # Who is seen to be there when its session has just ended has nothing to be assigned on.
-        present = [
-            profile.identity
-            for name, profile in self._profiles.items()
-            if profile is not None and name in self._assigned
-        ]
-        self._away = away = self._absences.look(places, present, now)
-        dues = filter(None, (self._due, self._absences.next_due(now)))
-        self._due = min(dues, default=None)
-        self._say_of_new(
-            WARNING,
-            "%s disappeared; its shards are reserved for %g s",
-            {identity: (identity, places[identity].delay) for identity in away},
-        )
-        return [places[identity] for identity in away]
-
-    def _drop_places(self) -> None:
-        """Delete the places of those who come back too late, or need none any more."""
-        need = {
-            profile.identity
-            for profile in self._profiles.values()
-            if profile is not None and profile.rejoin_delay
-        }
-        kept: dict[str, tuple[AccessDenied]] = {}
-        for identity, (node, _) in self._places_kept.items():
-            if identity not in need | self._away:
-                try:
-                    self._ask(partial(nodes.drop, node))
-                except AccessDenied as error:
-                    kept[node.path] = (error,)
-        self._say_of_new(ERROR, "a worker's place under returning/ cannot be deleted: %s", kept)
 
     def _left_out(self, weights: Mapping[str, float]) -> set[str]:
         """Return the newcomers that get no shards yet; none if nobody else can take shards."""

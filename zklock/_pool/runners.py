@@ -167,16 +167,8 @@ class Task:
             if not self._begins.setdefault(None, False):
                 raise
         else:
-            self.wait_for(queued, self.end)
-
-    def wait_for(self, queued: Future[Any], over: Callable[[BaseException | None], object]) -> None:
-        """Call ``over(error)`` when the call that an executor has taken is over there."""
-        self._queued = queued
-        queued.add_done_callback(lambda _: over(self._error(queued)))
-
-    def end(self, error: BaseException | None) -> None:
-        """Note that it has ended, unless that was noted before."""
-        settle(self.future, error)
+            self._queued = queued
+            queued.add_done_callback(lambda _: settle(self.future, self._error(queued)))
 
     def _run(self, call: Callable[[], object]) -> None:
         if not self._begins.setdefault(None, True):
@@ -187,11 +179,11 @@ class Task:
         except BaseException as error:
             if in_child(process):
                 raise
-            self.end(error)
+            settle(self.future, error)
             del self  # the error has this frame: a circle
         else:
             if not in_child(process):
-                self.end(None)
+                settle(self.future, None)
 
     def _error(self, queued: Future[Any]) -> BaseException | None:
         """Return how a call that is over has failed, ``None`` if it has not, or was called off."""

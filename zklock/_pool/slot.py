@@ -70,16 +70,13 @@ class Callbacks:
     """What the user wants to be called, and when.
 
     ``again``: whether a handler that failed is called again. ``retry``: the first and the longest
-    pause after a failure, in seconds. ``stuck_after``: seconds after which work that was told to
-    end, and has not, is stuck; ``None``: never.
+    pause after a failure, in seconds.
     """
 
     on_assigned: Callable[[Any, Any], object] | None
     on_revoked: Callable[[Any, Any], object] | None
     again: bool
     retry: tuple[float, float]
-    stuck_after: float | None = None
-    on_stuck: Callable[[Any, Any], object] | None = None
 
 
 @dataclass(eq=False)
@@ -109,7 +106,6 @@ class Slots:
     runner: Runner | None = None
     caller: Calling | None = None
     taking: bool = True
-    given_back: set[Slot] = field(default_factory=set)  # while the work still runs
     _wanted: frozenset[Key] = frozenset()
     _to_begin: deque[Key] = field(default_factory=deque)
     _room: int = field(default_factory=lambda: AT_ONCE)
@@ -124,17 +120,12 @@ class Slots:
     @property
     def running(self) -> bool:
         """Whether somebody works on a shard, or may soon."""
-        slots = self._slots.values()
-        return bool(self.given_back) or any(slot.state in UNSETTLED for slot in slots)
+        return any(slot.state in UNSETTLED for slot in self._slots.values())
 
     def worked_on(self) -> list[Key]:
         """Return the shards that stay until the work on them has ended. From any thread."""
         slots = self._slots.copy().values()
         return in_order(slot.shard for slot in slots if slot.state in WORKED_ON)
-
-    def stuck(self) -> list[Key]:
-        """Return the shards that were given back while the work still runs. From any thread."""
-        return in_order({slot.shard for slot in self.given_back.copy()})
 
     def want(self, wanted: frozenset[Key]) -> None:
         """Have these shards from now on, and no others."""
@@ -233,7 +224,6 @@ class Slot(Logs):
         self._grant: Any = None
         self._running: set[str] = set()  # the callbacks and the handler that run
         self._task: Task | None = None
-        self._stuck = False  # the work has not ended in time, and the shard is given back
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
@@ -389,9 +379,7 @@ class Slot(Logs):
                 self._slots.unfit()
             else:
                 self._after_pause(self._work)
-        elif not (says_only(error, OF_LOSS) and not self._grant.held) and not (
-            self._stuck and says_only(error, NotHeld)
-        ):
+        elif not (says_only(error, OF_LOSS) and not self._grant.held):
             if not says_only(error, StaleToken):
                 self._say(ERROR, "the handler of shard %s raised", shard, error=error)
                 self._trouble.fails()
@@ -406,7 +394,6 @@ class Slot(Logs):
 
     def _look(self) -> None:
         if not self._running:
-            self._slots.given_back.discard(self)
             self._happens(SlotEvent.WORK_OVER)
 
     def _take_loss(self, grant: GrantBase) -> None:
@@ -423,39 +410,14 @@ class Slot(Logs):
         if self._task is not None:
             self._task.tell()
         self._revoke()
-        patience = self._slots.callbacks.stuck_after
-        if self._running and patience is not None:
-            task_queue = self._slots.task_queue
-            task_queue.at(task_queue.now() + patience, partial(self._overdue, patience))
         self._look()
-
-    def _overdue(self, patience: float) -> None:
-        """Give the shard back, if the work on it has not ended. The work is not believed more."""
-        stuck = self.state is SlotState.ENDING
-        if stuck:
-            self._stuck = True
-            self._slots.given_back.add(self)
-            self._say(
-                ERROR,
-                "the work on shard %s did not stop within %g s: the shard is released, "
-                "token %s, but the work may still run",
-                self.shard,
-                patience,
-                self._grant.token,
-            )
-            if self._task is not None:
-                self._task.lose()
-        self._happens(SlotEvent.OVERDUE)
-        on_stuck = self._slots.callbacks.on_stuck
-        if stuck and on_stuck is not None:
-            self._call("on_stuck", on_stuck)
 
     def _revoke(self) -> None:
         """Call ``on_revoked``, once ``on_assigned`` has returned, if the shard is given up."""
         on_revoked = self._slots.callbacks.on_revoked
         if (
             on_revoked is not None
-            and (self._stuck or self.state is SlotState.ENDING)
+            and self.state is SlotState.ENDING
             and "on_assigned" not in self._running
         ):
             self._call("on_revoked", on_revoked)

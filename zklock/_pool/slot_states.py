@@ -4,7 +4,7 @@
 
     NEW ─▶ CONTENDING ──GRANTED──▶ OWNED ──UNWANTED, LOST──▶ ENDING
              │  ▲  │                                           │
-       FAILED│  │DUE└──UNWANTED──▶ WITHDRAWING          WORK_OVER, OVERDUE
+       FAILED│  │DUE└──UNWANTED──▶ WITHDRAWING             WORK_OVER
              ▼  │                   │        │                 ▼
            RETRYING ──UNWANTED──▶ GONE       └──GRANTED──▶ RELEASING ──RELEASED──▶ GONE
 
@@ -34,12 +34,11 @@ class SlotState(StrEnum):
     OWNED = "owned"
     """The worker owns the shard, and keeps it, whether or not the handler runs."""
     ENDING = "ending"
-    """The work on the shard was told to end. The lock is held until it has, unless it is lost, or
-    the work is stuck."""
+    """The work on the shard was told to end. The lock is held until it has, unless it is lost."""
     RELEASING = "releasing"
-    """Nobody works on the shard, but for stuck work. The lock is being released."""
+    """Nobody works on the shard. The lock is being released."""
     GONE = "gone"
-    """Nothing is left, but for stuck work, which has no say any more."""
+    """Nothing is left."""
 
 
 WORKED_ON = frozenset({SlotState.OWNED, SlotState.ENDING})
@@ -73,8 +72,6 @@ class SlotEvent(StrEnum):
     """The handler is to be called: for the first time, or again."""
     WORK_OVER = "work over"
     """No callback runs, and no handler."""
-    OVERDUE = "overdue"
-    """The time in which the work has to end is over. If it still runs, it is stuck."""
     RELEASED = "released"
 
 
@@ -104,14 +101,9 @@ def _table() -> dict[tuple[SlotState, SlotEvent], SlotState]:
         (SlotState.ENDING, SlotEvent.UNWANTED): SlotState.ENDING,
         (SlotState.ENDING, SlotEvent.LOST): SlotState.ENDING,
         (SlotState.ENDING, SlotEvent.WORK_OVER): SlotState.RELEASING,
-        (SlotState.ENDING, SlotEvent.OVERDUE): SlotState.RELEASING,
         (SlotState.RELEASING, SlotEvent.UNWANTED): SlotState.RELEASING,
-        (SlotState.RELEASING, SlotEvent.WORK_OVER): SlotState.RELEASING,
-        (SlotState.RELEASING, SlotEvent.OVERDUE): SlotState.RELEASING,
         (SlotState.RELEASING, SlotEvent.RELEASED): SlotState.GONE,
         (SlotState.GONE, SlotEvent.DUE): SlotState.GONE,
-        (SlotState.GONE, SlotEvent.WORK_OVER): SlotState.GONE,
-        (SlotState.GONE, SlotEvent.OVERDUE): SlotState.GONE,
     }
 
 

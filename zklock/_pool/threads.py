@@ -53,9 +53,10 @@ class WorkerPool(EntersContext, Membership[Grant]):
 
     ``executor``: where the handler runs. ``"threads"``; ``"processes"`` (one for each shard that
     runs, spawned: the script needs ``if __name__ == "__main__":``); ``"asyncio"`` (a loop on a
-    thread of its own); any executor of ``concurrent.futures``; or a running event loop. The default
-    is ``"asyncio"`` for coroutine functions, else ``"threads"``. If an executor runs fewer handlers
-    at a time than there are shards, the other shards are owned, and wait for their handler.
+    thread of its own); an executor of ``concurrent.futures`` that runs threads; or a running event
+    loop. The default is ``"asyncio"`` for coroutine functions, else ``"threads"``. If an executor
+    runs fewer handlers at a time than there are shards, the other shards are owned, and wait for
+    their handler.
 
     ``on_error``: what follows an exception in the handler, which is logged. ``"retry"`` calls it
     again after a pause that grows with every failure in a row. ``"stop"`` does not, and the shard
@@ -65,32 +66,6 @@ class WorkerPool(EntersContext, Membership[Grant]):
     If the shard is lost, a coroutine function is cancelled. A process gets SIGTERM 10 seconds after
     the loss, and SIGKILL 5 seconds later. A handler that is not called because its executor is
     broken or shut down has not failed: this worker then gives its shards up (``drain()``).
-
-    ``rejoin_delay``: seconds for which the leader keeps the shards of this worker for it after a
-    crash. If a worker of the same ``identity``, which has to be given, joins within this time, it
-    gets them again, and no shard moves. Nobody works on them meanwhile. The time begins when the
-    leader sees the crash (the session has ended), and anew with another leader. It does not apply
-    to :meth:`stop`. With 0, the shards move at once. Of two workers with one identity and such a
-    delay, the later one takes the place of the earlier.
-
-    ``stuck_after``: seconds that the work on a shard (the handler and the callbacks) has to end
-    once it was told to. Then the shard is given back although the work still runs, and another
-    worker gets it. By default it is not: the shard stays owned until the work has ended. The stuck
-    handler's ``shard.held`` is false, ``shard.check()`` raises, and its token is lower than the
-    next owner's. A coroutine function is cancelled, and a process ended as if the shard was lost. A
-    thread cannot be ended. If the shard comes back to this worker, the handler is called beside the
-    stuck one. ``on_stuck(shard, grant)``: called after that, as the other callbacks; for example to
-    end this process.
-
-    ``assign(shards, workers)``: a function of yours that says which worker gets which shard,
-    instead of equal shares. The leading worker calls its function, on one of zklock's own threads,
-    after each change. It gets the shards, and a ``PlannedWorker`` for each worker that may get
-    some, at least one. It returns a mapping from every shard to the identity of one of these
-    workers. It has to be pure, that is, to depend on its arguments alone, and to return soon: no
-    shard moves meanwhile, and after 30 seconds this worker lets another one lead. :meth:`stop` does
-    not wait for it. :func:`zklock.balanced` makes equal shares of a part. If it raises, or returns
-    anything else, that is logged, and the assignment stays as it is; it is called again with the
-    next change, and after 5 seconds. Give all workers the same function: any may lead.
 
     ``settle``: seconds that the leader waits for further news before it assigns shards anew.
     ``session_timeout`` and ``lease_fraction``: as for ``Lock``.
@@ -125,11 +100,10 @@ class WorkerPool(EntersContext, Membership[Grant]):
 
         Handlers are told to stop, and ``on_revoked`` is called. Each shard is released when both
         have returned. If they have not within ``timeout`` seconds, raises ``PoolStuck``. Their
-        shards then stay owned until they return (or ``stuck_after``), and ``stop()`` may be called
-        again. If ZooKeeper does not answer, the rest continues in the background. After an
-        interrupt all of it does. A handler must not call ``stop()``: it would wait for itself. In a
-        forked child, whose parent has the worker, it raises ``ForkedClient``, and the end of ``with
-        pool:`` does nothing.
+        shards then stay owned until they return, and ``stop()`` may be called again. If ZooKeeper
+        does not answer, the rest continues in the background. After an interrupt all of it does. A
+        handler must not call ``stop()``: it would wait for itself. In a forked child, whose parent
+        has the worker, it raises ``ForkedClient``, and the end of ``with pool:`` does nothing.
         """
         try:
             run(self._stop, timeout)

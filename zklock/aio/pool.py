@@ -49,8 +49,8 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
     ``handler``: a coroutine function runs on that loop, as a task for each shard. Its
     ``shard.should_stop`` is an ``asyncio.Event``, and the task is cancelled if the shard is lost. A
     cancellation that the pool did not ask for counts as a failure. A plain function runs on
-    threads, or where ``executor`` says, which must not be a loop. ``on_assigned``, ``on_revoked``
-    and ``on_stuck``, functions or coroutine functions, are called on the loop, with an
+    threads, or where ``executor`` says, which must not be a loop. ``on_assigned`` and
+    ``on_revoked``, functions or coroutine functions, are called on the loop, with an
     :class:`aio.Grant <Grant>`.
 
     Threads of the pool's own decide about shards and ask ZooKeeper. A blocked loop keeps its own

@@ -38,8 +38,6 @@ from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._pool import nodes as pool_nodes
 from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
-from zklock._pool.rebalancer import Rebalancer
-from zklock._pool.returning import Absences
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
 from zklock._recipes import abandoned, lock, names, semaphore, steps
@@ -438,24 +436,6 @@ MUTATIONS = {
         ),
         kind="election",
         found="is not told",
-    ),
-    "shards are not kept for who is away": Mutation(
-        Bend(Rebalancer, "_writes", "away = self._who_is_away()", "away = []"),
-        kind="pool",
-        found="a shard has moved",
-        quick=False,
-    ),
-    "a worker does not say what is to be kept for it": Mutation(
-        Bend(Membership, "_heed", "self._says_place.soon()", "pass"),
-        kind="pool",
-        found="a shard has moved",
-        quick=False,
-    ),
-    "who is away is given no time": Mutation(
-        Bend(Absences, "look", "now + places[identity].delay", "now"),
-        kind="pool",
-        found="a shard has moved",
-        quick=False,
     ),
     "telemetry is not told of a release": Mutation(
         Bend(Session, "release_grant", "emit.released(grant, self.now())", "pass"),

@@ -2,13 +2,11 @@
 
 - *Owners*: no shard has two owners that believe (``world`` looks at all grants), and no worker
   handles a shard twice at a time.
-- *Give back*: a shard is given back when nobody works on it any more, or when the time in which the
-  work has to end is over. Nothing begins on a shard that was given back.
+- *Give back*: a shard is given back when nobody works on it any more. Nothing begins on a shard
+  that was given back.
 - *Loss*: a handler is told soon that its shard is lost.
 - *Leave*: after ``stop()`` nothing runs, and nothing is owned; after ``drain()`` no handler begins.
   Each shard that was taken is revoked, once.
-- *Return*: workers crash at rest, and come back in time. Meanwhile no shard moves, and at rest they
-  have the same shards again.
 - *Rest*: once nothing goes wrong any more, the workers that live share all shards evenly, each
   shard is handled unless its handler has returned, and everybody can see that.
 """
@@ -33,10 +31,6 @@ if TYPE_CHECKING:
     from tests.unit.simulator.world import World
 
 SHARDS = 4
-PATIENCE = 1.5
-"""Seconds that work has to end, for those workers that give stuck work up."""
-DELAY = 25.0
-"""``rejoin_delay`` of all workers, in plans that have one; longer than all restarts take."""
 LIMIT = 30.0
 """Seconds that ``stop()`` waits for work."""
 
@@ -51,7 +45,6 @@ class Worker:
 
     name: str
     member: Member
-    patience: float | None
     pool: Any = None
     drained: bool = False
     over: bool = False
@@ -79,7 +72,6 @@ class Workers:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = random.Random(f"handlers {world.system.seed}")
-        self._delay = self._rng.choice((0.0, DELAY))
         self._works: list[Work] = []
         self._resting: list[Worker] = []
         self._rested: Any = simulated.Event()
@@ -106,7 +98,7 @@ class Workers:
     def _join(self, member: Member, name: str, rng: random.Random) -> Worker | None:
         while True:
             begin = self._world.system.now
-            worker = Worker(name, member, rng.choice((None, None, PATIENCE)), since=begin)
+            worker = Worker(name, member, since=begin)
             try:
                 worker.pool = zklock.WorkerPool(
                     member.client,
@@ -117,8 +109,6 @@ class Workers:
                     on_assigned=partial(self._assigned, worker),
                     on_revoked=partial(self._revoked, worker),
                     retry=(0.2, 2.0),
-                    stuck_after=worker.patience,
-                    rejoin_delay=self._delay,
                 )
                 with self._world.system.exposed():
                     worker.pool.start()
@@ -243,11 +233,10 @@ class Workers:
         work = Work(what, shard, grant, worker, stop)
         if worker.over:
             raise self._wrong(work, "begins after stop()")
-        if grant.released and worker.patience is None:
+        if grant.released:
             raise self._wrong(work, "begins after the shard was given back")
         for other in self._works:
-            same = (other.worker, other.shard, other.what) == (worker, shard, what)
-            if same and not self._is_overdue(other):
+            if (other.worker, other.shard, other.what) == (worker, shard, what):
                 raise self._wrong(work, "runs twice at a time")
         self._works.append(work)
         return work
@@ -268,7 +257,7 @@ class Workers:
                 continue
             if work.told is None and work.stop is not None and work.stop.is_set():
                 work.told = now
-            if work.grant.released and not self._is_overdue(work):
+            if work.grant.released:
                 raise self._wrong(work, "runs, and the shard is given back")
             loss = work.grant._loss
             if loss is not None and work.stop is not None and work.told is None:
@@ -276,24 +265,15 @@ class Workers:
                 if late > SOON:
                     raise self._wrong(work, "is not told that the shard is lost")
 
-    def _is_overdue(self, work: Work) -> bool:
-        if work.worker.patience is None:
-            return False
-        if work.stop is None:
-            return True  # a callback is not told
-        return work.told is not None and self._world.system.now >= work.told + PATIENCE
-
     def rest(self) -> None:
         """Wait until all workers that live are in the pool, and have come to rest."""
         world = self._world
         if world.plan.kind != "pool":
             return
         self._come_to_rest()
-        if self._delay:
-            self._crash_and_return()
         self._rested.set()
 
-    def _come_to_rest(self) -> list[Worker]:
+    def _come_to_rest(self) -> None:
         world = self._world
         limit = 40 * world.plan.timeout + 60
         if not world.system.block(lambda: len(self._alive()) == world.left, limit):
@@ -304,42 +284,6 @@ class Workers:
             if world.system.now > end:
                 raise Violation(f"the pool does not come to rest: {missing}")
             simulated.sleep(0.5)
-        return workers
-
-    def _crash_and_return(self) -> None:
-        """End a session, or kill a process and start it again; see that its shards stay its own."""
-        world, rng = self._world, self._rng
-        before = self._owners()
-        members = list(dict.fromkeys(worker.member for worker in self._alive()))
-        if not members:
-            return
-        member, given = rng.choice(members), len(world.grants)
-        if rng.random() < 0.5:
-            world.say(f"{member.process.name} crashes at rest: its session ends")
-            member.crashed = True
-            world.expire(member)
-            simulated.sleep(world.plan.timeout + 2.0)
-        else:
-            world.say(f"{member.process.name} crashes at rest: it is killed")
-            world.kill(member)
-            simulated.sleep(rng.uniform(0.0, 2.0) * world.plan.timeout)
-            world.begin_again(member)
-        self._come_to_rest()
-        after = self._owners()
-        if after != before:
-            raise Violation(f"a shard has moved, as workers have come back: {before}, {after}")
-        for grant in world.grants[given:]:
-            shard = grant.path.split("/")[-2]
-            if "/shards/" in grant.path and before[shard] != grant.identity:
-                raise Violation(f"a shard has moved: {grant}, while its worker is away")
-
-    def _owners(self) -> dict[str, str]:
-        """Return the worker of each shard, by the name of the shard's node."""
-        return {
-            grant.path.split("/")[-2]: worker.name
-            for worker in self._alive()
-            for grant in worker.pool.owned().values()
-        }
 
     def _alive(self) -> list[Worker]:
         return [each for each in self._resting if not each.member.process.dead]

@@ -464,8 +464,8 @@ class TestPool:
     def test_one_that_cannot_be_made_does_nothing(
         self, sim: Simulation, client: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with pytest.raises(ValueError, match="stuck_after"):
-            zklock.WorkerPool(client, "/pool", shards=1, handler=print, stuck_after=-1.0)
+        with pytest.raises(ValueError, match="settle"):
+            zklock.WorkerPool(client, "/pool", shards=1, handler=print, settle=-1.0)
         before = threads()
         sim.close()
         wait_for(lambda: threads() < before, SOON, lambda: f"left: {threads()}")

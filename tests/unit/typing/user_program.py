@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, assert_type
@@ -145,13 +144,8 @@ def pools() -> None:
     def on_name(shard: str, grant: zklock.Grant) -> None:
         print(shard, grant.token)
 
-    def assign(shards: Sequence[str], workers: Sequence[zklock.PlannedWorker]) -> dict[str, str]:
-        return assert_type(zklock.balanced(shards, workers), dict[Any, str])
-
     client = zklock.connect()
-    zklock.WorkerPool(
-        client, "/pools/regions", shards=["eu", "us"], assign=assign, on_assigned=on_name
-    ).stop()
+    zklock.WorkerPool(client, "/pools/regions", shards=["eu", "us"], on_assigned=on_name).stop()
     pool = zklock.WorkerPool(
         client,
         "/pools/orders",
@@ -165,9 +159,6 @@ def pools() -> None:
         on_error="retry",
         retry=(0.5, 30.0),
         settle=0.2,
-        rejoin_delay=60.0,
-        stuck_after=60.0,
-        on_stuck=on_assigned,
     )
     with pool:
         assert_type(pool.owned(), dict[Any, zklock.Grant])
