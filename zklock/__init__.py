@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from zklock._locks.grant import Grant
     from zklock._locks.multi import MultiGrant, MultiLock
     from zklock._locks.threads import Lock, ReadLock, RLock, Semaphore, WriteLock
-    from zklock._pool.member import PoolMember, PoolWorker, ShardOwner
     from zklock._pool.runners import Shard
     from zklock._pool.threads import WorkerPool
+    from zklock._pool.views import PoolMember, PoolWorker, ShardOwner
     from zklock._recipes.queries import Contender
     from zklock._shell.connect import Client, connect
     from zklock._shell.handler import Handler
@@ -139,7 +139,7 @@ _NAMES = {
         "Semaphore",
         "WriteLock",
     ),
-    "zklock._pool.member": (
+    "zklock._pool.views": (
         "PoolMember",
         "PoolWorker",
         "ShardOwner",

@@ -23,6 +23,7 @@ from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock._election import base
 from zklock._pool import nodes, publication, trouble
+from zklock._pool.member_states import MemberState
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.publication import Publication
 from zklock.testing import FaultProxy, wait_for
@@ -246,13 +247,13 @@ def test_a_client_that_is_started_again_has_no_half_of_a_worker(
         held_up.set()
         go_on.wait(SOON)
 
-    pool._task_queue.later(hold_up)
+    pool._worker.task_queue.later(hold_up)
     assert held_up.wait(SOON)
     client.stop()
-    wait_for(lambda: pool._stopping, SOON, "the thread that leads has seen it")
+    wait_for(lambda: pool._worker.stopping, SOON, "the thread that leads has seen it")
     client.start()
     go_on.set()
-    wait_for(lambda: pool._closed, SOON, "the worker has left")
+    wait_for(lambda: pool._worker.state is MemberState.CLOSED, SOON, "the worker has left")
     assert children(zklock_client, f"{zklock_path}/members") == []
     pool.stop()
 
@@ -661,13 +662,13 @@ def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
 
 def test_a_worker_that_leaves_in_order_has_not_crashed(front: Front, join: Join) -> None:
     one = join("a", settle=0.05)
-    planner = (one if isinstance(front, Threads) else one._lock)._planner
+    worker = (one if isinstance(front, Threads) else one._lock)._worker
     for _ in range(3):
         two = join("b")
         shared(one, two)
         two.stop()
         shared(one)
-    assert planner.newcomers._records == {}
+    assert worker.campaign.newcomers._records == {}
 
 
 def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> Callable[..., Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
 from math import ceil, floor
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.modes import examples
-from zklock._pool.assignment import assign, moves
+from zklock._pool.assignment import Assigned, assign, moves, rebalance
 from zklock._pool.keys import decode, encode
+from zklock._pool.nodes import WorkerRecord
 
 Has = dict[str, frozenset[int]]
 
@@ -132,6 +134,73 @@ def test_no_other_assignment_at_all_moves_fewer() -> None:
 def test_what_two_have_is_given_to_one() -> None:
     found = assign(range(2), {"a": 1.0, "b": 1.0}, {"a": {0, 1}, "b": {0, 1}})
     assert sorted([*found["a"], *found["b"]]) == [0, 1]
+
+
+class Members:
+    """Members of a pool of four shards, and what the leader knows of them."""
+
+    def __init__(self, **has: str | None) -> None:
+        self.workers = {name: WorkerRecord(name, 1.0, assigned=f"_c_{name}") for name in has}
+        self.assigned = {
+            name: Assigned(1, None if text is None else decode(text)) for name, text in has.items()
+        }
+
+    def changes(
+        self, barred: Collection[str] = (), waiting: Collection[str] = ()
+    ) -> dict[str, str]:
+        """Return what changes, and that only newcomers are left out."""
+        plan = rebalance(range(4), self.workers, self.assigned, barred, waiting)
+        assert plan.left_out <= {*waiting}
+        return {name: encode(mine) for name, mine in plan.changes.items()}
+
+
+def test_only_what_changes_is_planned() -> None:
+    assert Members(a="0-1", b="2-3").changes() == {}
+    assert Members(a="0-3", b="").changes() == {"a": "0-1", "b": "2-3"}
+    assert Members(a="0-2", b="3", c="").changes() == {"a": "0-1", "c": "2"}
+
+
+def test_what_cannot_be_read_is_written_anew_even_if_it_is_nothing() -> None:
+    members = Members(a="0-3", b=None)
+    members.workers["b"] = replace(members.workers["b"], draining=True)
+    assert members.changes() == {"b": ""}
+
+
+def test_who_has_no_node_gets_nothing() -> None:
+    members = Members(a="0-3", b="")
+    del members.assigned["b"]
+    assert members.changes() == {}
+
+
+def test_a_node_that_two_members_name_is_the_first_ones() -> None:
+    members = Members(a="0-3", b="")
+    members.workers["b"] = replace(members.workers["b"], assigned="_c_a")
+    assert members.changes() == {}
+
+
+def test_who_cannot_be_told_of_a_change_keeps_what_it_has() -> None:
+    members = Members(a="0-2", b="3", c="")
+    assert members.changes(barred={"a"}) == {}
+    members = Members(a="0-1", b="2-3", c="")
+    assert members.changes(barred={"a"}) == {"b": "2", "c": "3"}
+    members.workers["a"] = replace(members.workers["a"], leaving=True)
+    assert members.changes(barred={"a"}) == {"c": "0-1"}
+
+
+def test_newcomers_are_left_out_unless_nobody_else_takes_shards() -> None:
+    members = Members(a="0-3", b="")
+    assert members.changes(waiting={"b"}) == {}
+    assert members.changes() != {}
+    members.workers["a"] = replace(members.workers["a"], draining=True)
+    assert members.changes(waiting={"b"}) == {"a": "", "b": "0-3"}
+    plan = rebalance(range(4), members.workers, members.assigned, (), {"b"})
+    assert plan.left_out == frozenset()
+
+
+def test_equal_members_are_ordered_by_their_identities() -> None:
+    members = Members(a="", b="")
+    members.workers["a"] = replace(members.workers["a"], identity="z")
+    assert members.changes() == {"b": "0-1", "a": "2-3"}
 
 
 def test_text_is_short() -> None:

@@ -21,7 +21,7 @@ from zklock._core.session import Session
 from zklock._election import observe as observe_recipe
 from zklock._election.candidate import Candidacy, successor
 from zklock._election.changes import TURN, Feed, Observed, Watched
-from zklock._election.membership import MembershipChange, MembershipFollower, Present
+from zklock._election.membership import MembershipChange, Present, watched
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.copy_error import copy_error
 from zklock._ground.groups import OF_LOSS, says_only
@@ -595,10 +595,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[Contender]]:
         """Begin to observe who stands in the queue."""
-        roster = MembershipFollower(
-            self._session, self._path, _queued, partial(_described, self._path), wake
-        )
-        return Watched(self._path, roster.attempt, roster.take)
+        return watched(self._session, self._path, _queued, partial(_described, self._path), wake)
 
     async def _request_release(self, timeout: float | None) -> Contender | None:
         first = partial(queries.contenders, self._path, limit=1)

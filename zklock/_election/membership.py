@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from zklock._core.attempt import Attempt
 from zklock._core.session import Session
+from zklock._election.changes import Watched
 from zklock._recipes.effects import Node
 from zklock._recipes.follow import Folder, follow, follow_folder
 from zklock.errors import AccessDenied, ZkLockError
@@ -55,9 +56,13 @@ class Differences(Generic[M]):
     def __init__(self, describe: Callable[[Present], Mapping[str, M]]) -> None:
         self._describe = describe
         self._before: Mapping[str, M] | None = None
+        self._looked_at: Present | None = None
 
-    def since(self, present: Present) -> MembershipChange[M] | None:
+    def since(self, present: Present | None) -> MembershipChange[M] | None:
         """Return what has changed, and remember it; ``None``: nothing. The first is told always."""
+        if present is None or present is self._looked_at:
+            return None
+        self._looked_at = present
         now, before = self._describe(present), self._before
         self._before = now
         known = before or {}
@@ -69,12 +74,15 @@ class Differences(Generic[M]):
         return MembershipChange(*map(tuple, (now.values(), joined, left, changed)))
 
 
-class MembershipFollower(Generic[M]):
+class MembershipFollower:
     """Follows the children of a node, of which ``members`` chooses, and what each of them says.
 
-    ``wake()`` is called when there may be something to ``take``. It must not block. One attempt
-    follows the names, and one follows each member, so that a change costs one read. They change
-    the roster on the session's own thread only.
+    ``present`` is what is there, ``None`` before the first look is complete. ``wake()`` is called
+    when there is another one. ``gone(name, at_once)`` is called before that when a node is gone;
+    for ``at_once`` see ``follow``. Neither must block. A node that ACLs hide is tried again
+    ``again`` seconds later, if that is given. One attempt follows the names, and one follows each
+    member, so that a change costs one read. They change the roster on the session's own thread
+    only.
     """
 
     def __init__(
@@ -82,14 +90,17 @@ class MembershipFollower(Generic[M]):
         session: Session,
         path: str,
         members: Callable[[Iterable[str]], list[str]],
-        describe: Callable[[Present], Mapping[str, M]],
         wake: Callable[[], object],
+        *,
+        gone: Callable[[str, bool], object] = lambda name, at_once: None,
+        again: float | None = None,
     ) -> None:
         self._session = session
         self._path = path
         self._members = members
         self._wake = wake
-        self._differences = Differences(describe)
+        self._gone = gone
+        self._again = again
         self.attempt: Attempt[None] = session.attempt(
             partial(
                 follow_folder,
@@ -98,8 +109,7 @@ class MembershipFollower(Generic[M]):
             )
         )
         self.attempt.when_done(lambda: session.later(self._close))
-        self._present: Present | None = None
-        self._taken: Present | None = None
+        self.present: Present | None = None
         # Only the session's own thread uses the following.
         self._over = False
         self._folder = Folder((), -1, b"")
@@ -107,14 +117,6 @@ class MembershipFollower(Generic[M]):
         self._following: dict[str, Attempt[None]] = {}
         self._nodes: dict[str, Node | None] = {}
         self._first: set[str] | None = None  # those of the first look that are not known yet
-
-    def take(self) -> MembershipChange[M] | None:
-        """Return what has changed since the last time; ``None``: nothing. For one thread."""
-        present = self._present
-        if present is None or present is self._taken:
-            return None
-        self._taken = present
-        return self._differences.since(present)
 
     # On the session's own thread.
 
@@ -136,23 +138,26 @@ class MembershipFollower(Generic[M]):
 
     def _begin_some(self) -> None:
         for _ in range(min(_BEGUN, 0 if self._over else len(self._to_begin))):
-            name = self._to_begin.popleft()
-            attempt: Attempt[None] = self._session.attempt(
-                partial(follow, f"{self._path}/{name}", partial(self._on_node, name))
-            )
-            self._following[name] = attempt
-            attempt.when_done(partial(self._session.later, partial(self._ended, name, attempt)))
-            attempt.start()
+            self._begin(self._to_begin.popleft())
         if self._to_begin and not self._over:
             self._session.later(self._begin_some)
 
-    def _on_node(self, name: str, node: Node | None, at_once: bool) -> None:
-        self._session.later(partial(self._take_node, name, node))
+    def _begin(self, name: str) -> None:
+        attempt: Attempt[None] = self._session.attempt(
+            partial(follow, f"{self._path}/{name}", partial(self._on_node, name))
+        )
+        self._following[name] = attempt
+        attempt.when_done(partial(self._session.later, partial(self._ended, name, attempt)))
+        attempt.start()
 
-    def _take_node(self, name: str, node: Node | None) -> None:
+    def _on_node(self, name: str, node: Node | None, at_once: bool) -> None:
+        self._session.later(partial(self._take_node, name, node, at_once))
+
+    def _take_node(self, name: str, node: Node | None, at_once: bool) -> None:
         if name not in self._following:
             return
         if node is None:
+            self._gone(name, at_once)
             self._forget(name)
         else:
             self._know(name, node)
@@ -166,8 +171,15 @@ class MembershipFollower(Generic[M]):
         except AccessDenied:
             self._know(name, None)
             self._publish()
+            if self._again is not None:
+                # It may be permitted later, and a change of an ACL is no event.
+                self._session.pause(self._again, partial(self._look_again, name, attempt))
         except ZkLockError:
             return  # the client is over: the attempt that follows the names says so
+
+    def _look_again(self, name: str, before: Attempt[None]) -> None:
+        if self._following.get(name) is before:
+            self._begin(name)
 
     def _know(self, name: str, node: Node | None) -> None:
         self._nodes[name] = node
@@ -181,7 +193,7 @@ class MembershipFollower(Generic[M]):
 
     def _publish(self) -> None:
         if not self._over and not self._first:
-            self._present = Present(self._folder, self._nodes.copy())
+            self.present = Present(self._folder, self._nodes.copy())
             self._wake()
 
     def _close(self) -> None:
@@ -189,3 +201,16 @@ class MembershipFollower(Generic[M]):
         for attempt in self._following.values():
             attempt.cancel()
         self._following.clear()
+
+
+def watched(
+    session: Session,
+    path: str,
+    members: Callable[[Iterable[str]], list[str]],
+    describe: Callable[[Present], Mapping[str, M]],
+    wake: Callable[[], object],
+) -> Watched[MembershipChange[M]]:
+    """Begin to observe the members; see ``MembershipFollower`` and ``Differences``."""
+    follower = MembershipFollower(session, path, members, wake)
+    differences = Differences(describe)
+    return Watched(path, follower.attempt, lambda: differences.since(follower.present))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from logging import ERROR, INFO, WARNING
@@ -14,17 +14,19 @@ from typing import Any
 from zklock._core.attempt import Attempt
 from zklock._core.blocking import BLOCKING, run
 from zklock._core.session import Session
-from zklock._election.threads import Leadership
+from zklock._election.membership import MembershipFollower, Present
+from zklock._election.threads import LeaderElection, Leadership
+from zklock._ground.events import Event
 from zklock._ground.records import Fields, Logs, log_fields
 from zklock._pool import nodes
-from zklock._pool.assignment import assign
-from zklock._pool.keys import Key, Keys, alike, parse_shards, told
+from zklock._pool.assignment import Assigned, rebalance
+from zklock._pool.keys import Keys, alike, parse_shards, told
 from zklock._pool.newcomers import Newcomers
 from zklock._pool.nodes import PoolPaths, WorkerRecord
 from zklock._pool.trouble import Trouble
 from zklock._recipes import follow
 from zklock._recipes.effects import Node, Recipe
-from zklock.errors import AccessDenied, NoAnswer, ZkLockError
+from zklock.errors import AcquireCancelled, LockLost, NoAnswer, NotHeld, ZkLockError
 
 log = logging.getLogger("zklock")
 
@@ -37,152 +39,169 @@ _ASK_AGAIN = 5.0
 
 
 @dataclass(eq=False)
-class Planner:
-    """How a worker plans when it leads, and what it remembers from one of its terms to the next.
+class Campaign(Logs):
+    """A worker's turns as the leader, and what it remembers from one of them to the next.
 
-    ``settle``: seconds without news before it plans, so that workers that come together are planned
-    for together. It waits at most five times as long in all. ``shards``: the shards that it was
-    told last. ``trouble``: why it could not lead, or not assign the shards.
+    ``shards``: those that it was told last. ``trouble``: why it could not lead. ``settle``: seconds
+    without news before it plans, so that workers that come together are planned for together. It
+    waits at most five times as long in all.
     """
 
+    session: Session
+    places: PoolPaths
+    election: LeaderElection
     shards: Keys
     trouble: Trouble
     settle: float
     newcomers: Newcomers = field(default_factory=Newcomers)
+    _ending: Event = field(default_factory=Event)
+
+    def run(self, ready: Callable[[], object], over: Callable[[Exception], bool]) -> None:
+        """Lead whenever it is elected, until ``stop()``.
+
+        ``ready()`` is called before each turn. ``over(error)``: whether the worker leaves for good.
+        """
+        while not self._ending.is_set():
+            try:
+                ready()
+                self._lead()
+            except (AcquireCancelled, LockLost):
+                continue  # it leaves; or another one may lead
+            except Exception as error:
+                if over(error):
+                    return  # the pool's thread says so
+                if self.trouble.strikes(error):
+                    unexpected = None if isinstance(error, ZkLockError) else error
+                    self._say(ERROR, "this worker cannot lead: %s", error, error=unexpected)
+                self._ending.wait(self.trouble.pause())
+
+    def stop(self) -> None:
+        """Lead no more. From any thread."""
+        self._ending.set()
+        self.election.stop()
+
+    def _lead(self) -> None:
+        leadership = self.election.acquire()
+        try:
+            Rebalancer(self, leadership).run()
+        finally:
+            with suppress(LockLost, NotHeld):
+                leadership.release()
+
+    def _fields(self) -> Fields:
+        return log_fields(path=self.places.root, identity=self.election.identity)
 
 
 class Rebalancer(Logs):
     """Plans for one term of one leader, on the thread that leads."""
 
-    def __init__(
-        self,
-        session: Session,
-        places: PoolPaths,
-        leadership: Leadership,
-        planner: Planner,
-    ) -> None:
-        self._session = session
-        self._places = places
+    def __init__(self, campaign: Campaign, leadership: Leadership) -> None:
+        self._campaign = campaign
+        self._session = campaign.session
+        self._places = campaign.places
         self._leadership = leadership
-        self._planner = planner
-        self._newcomers = planner.newcomers
         self._news: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._following: dict[str, Attempt[None]] = {}
-        self._names: set[str] | None = None
+        self._follower = MembershipFollower(
+            self._session,
+            self._places.members,
+            list,
+            lambda: self._later(self._take_present, self._follower.present),
+            gone=partial(self._later, self._take_end),
+            again=_ASK_AGAIN,
+        )
+        self._following: list[Attempt[None]] = []
         self._shards: Keys | None = None
-        self._profiles: dict[str, WorkerRecord | None] = {}
-        # By the name of the member: the version, and the shards, ``None`` if unreadable.
-        self._assigned: dict[str, tuple[int, frozenset[Key] | None]] = {}
-        self._broken: dict[str, bytes] = {}  # data that was complained about
-        self._hidden: set[str] = set()  # the workers whose nodes may not be read
-        # Of the workers whose assignments ACLs forbid to read or write: when to try again.
-        self._barred: dict[str, float] = {}
+        # By the names of the members:
+        self._present: Mapping[str, Node | None] | None = None
+        self._records: dict[str, WorkerRecord] = {}
+        self._assigned: dict[str, Assigned] = {}
+        self._barred: dict[str, float] = {}  # when to try again what ACLs have forbidden
+        self._left_out: Set[str] = frozenset()
+        self._broken: dict[str, bytes] = {}  # data that was complained about, by path
         self._due: float | None = None  # when to plan even if nothing has happened
-        self._told: dict[str, Set[str]] = {}  # by text: of whom it was logged
 
     def run(self) -> None:
         """Plan until the leadership ends."""
         token = self._leadership.token
         self._say(INFO, "%s assigns the shards, token %s", self._leadership.identity, token)
+        self._campaign.newcomers.begin()
         try:
-            self._newcomers.begin()
-            self._follow(
-                "",
-                partial(
-                    follow.follow_children,
-                    self._places.members,
-                    lambda names: self._later(self._take_members, set(names)),
-                ),
-            )
+            self._begin(self._follower.attempt)
             self._follow_shards()
             while self._gather():
                 if not self._plan():
                     self._later(lambda: None)  # look again, after a while
-                elif self._planner.trouble.ends():
+                elif self._campaign.trouble.ends():
                     self._say(INFO, "this worker can lead again")
         finally:
-            for attempt in self._following.values():
+            for attempt in self._following:
                 attempt.cancel()
 
     # Events, on whichever thread brings them.
 
-    def _follow(self, key: str, make: Callable[[], Recipe[None]]) -> None:
-        attempt = self._session.attempt(make)
-        self._following[key] = attempt
-        attempt.when_done(partial(self._later, self._over, key, attempt))
+    def _begin(self, attempt: Attempt[None]) -> None:
+        self._following.append(attempt)
+        attempt.when_done(partial(self._later, self._over, attempt))
         attempt.start()
+
+    def _follow_shards(self) -> None:
+        tell = partial(self._later, self._take_shards)
+        self._begin(self._session.attempt(partial(follow.follow, self._places.shards, tell)))
 
     def _later(self, call: Callable[..., object], *what: object) -> None:
         self._news.put(partial(call, *what))
 
     # On the thread that leads.
 
-    def _over(self, key: str, attempt: Attempt[None]) -> None:
-        try:
-            with self._unless_lost():
-                attempt.result()
-        except AccessDenied as error:
-            if key in {"", "/"}:
-                raise
-            self._profiles[key] = None
-            if key not in self._hidden:
-                self._say(
-                    ERROR, "a worker gets no shards because its node cannot be read: %s", error
-                )
-            self._hidden.add(key)
-            # It may be permitted later, and a change of an ACL is no event.
-            self._session.pause(_ASK_AGAIN, partial(self._later, self._look_again, key, attempt))
+    def _over(self, attempt: Attempt[None]) -> None:
+        with self._unless_lost():
+            attempt.result()
 
-    def _look_again(self, name: str, before: Attempt[None]) -> None:
-        if self._following.get(name) is before:
-            self._follow_worker(name)
+    def _take_present(self, present: Present) -> None:
+        """Take in who is there, and what each says now."""
+        before, self._present = self._present or {}, present.nodes
+        for name in sorted(before.keys() - self._present.keys()):
+            self._take_end(name, False)
+            for known in (self._records, self._assigned, self._barred):
+                known.pop(name, None)
+        for name, node in self._present.items():
+            if name not in before or before[name] is not node:
+                self._take_node(name, node)
 
-    def _follow_worker(self, name: str) -> None:
+    def _take_end(self, name: str, at_once: bool) -> None:
+        record = self._records.get(name)
+        crashed = at_once and record is not None and not record.leaving
+        newcomers = self._campaign.newcomers
+        newcomers.left(name, crashed, self._session.now(), self._session.timeout)
+
+    def _take_node(self, name: str, node: Node | None) -> None:
         path = f"{self._places.members}/{name}"
-        tell = partial(self._later, self._take_profile, name)
-        self._follow(name, partial(follow.follow, path, tell))
-
-    def _take_members(self, names: set[str]) -> None:
-        self._names = names
-        for name in sorted(self._following.keys() - names - {"", "/"}):
-            self._following.pop(name).cancel()
-            self._profiles.pop(name, None)
-            self._assigned.pop(name, None)
-            self._hidden.discard(name)
-            self._barred.pop(name, None)
-            self._broken.pop(f"{self._places.members}/{name}", None)
-            self._newcomers.left(name, False, self._session.now(), self._session.timeout)
-        for name in sorted(names - self._following.keys()):
-            self._follow_worker(name)
-
-    def _take_profile(self, name: str, node: Node | None, at_once: bool) -> None:
-        before = self._profiles.get(name)
-        now, unit = self._session.now(), self._session.timeout
-        if node is None:
-            crashed = at_once and before is not None and not before.leaving
-            self._newcomers.left(name, crashed, now, unit)
-        if name not in self._following:
+        record = None if node is None else WorkerRecord.parse(node.data)
+        if record is not None:
+            self._records[name] = record
+            kin, now = record.kin or record.identity, self._session.now()
+            self._campaign.newcomers.came(name, kin, now, self._session.timeout)
             return
-        self._hidden.discard(name)
-        self._profiles[name] = profile = None if node is None else WorkerRecord.parse(node.data)
-        if profile is not None:
-            self._newcomers.came(name, profile.kin or profile.identity, now, unit)
-        elif node is not None:
+        self._records.pop(name, None)
+        if node is None:
+            self._say(
+                ERROR,
+                "a worker gets no shards because its node cannot be read: ACLs forbid it: %s",
+                path,
+            )
+        else:
             self._complain(
-                f"{self._places.members}/{name}",
+                path,
                 node.data,
                 "its worker gets no shards: it is of a release that cannot be read, or was written "
                 "by others; delete the node",
             )
 
-    def _follow_shards(self) -> None:
-        tell = partial(self._later, self._take_shards)
-        self._follow("/", partial(follow.follow, self._places.shards, tell))
-
-    def _take_shards(self, node: Node | None, at_once: bool) -> None:
+    def _take_shards(self, node: Node | None, _: bool) -> None:
+        campaign = self._campaign
         shards = None if node is None else parse_shards(node.data)
-        if shards is not None and alike(shards, self._planner.shards):
-            self._shards = self._planner.shards = shards
+        if shards is not None and alike(shards, campaign.shards):
+            self._shards = campaign.shards = shards
         elif node is not None and node.data:
             self._complain(
                 self._places.shards,
@@ -196,14 +215,14 @@ class Rebalancer(Logs):
                 "%s: the list of shards was deleted and is written again: %s; if that is wrong, "
                 "correct it with set_shards()",
                 self._places.shards,
-                told(self._planner.shards),
+                told(campaign.shards),
                 extra=self._fields(),
             )
             self._rebuild(node is None)
 
     def _rebuild(self, gone: bool) -> None:
         try:
-            self._ask(lambda: nodes.prepare(self._places, self._planner.shards))
+            self._ask(lambda: nodes.prepare(self._places, self._campaign.shards))
         except NoAnswer:
             self._later(self._rebuild, gone)
         else:
@@ -215,15 +234,6 @@ class Rebalancer(Logs):
         if self._broken.get(path) != data:
             self._broken[path] = data
             log.error("%s says %r: %s", path, data[:100], what, extra=self._fields())
-
-    def _say_of_new(self, level: int, text: str, which: Mapping[str, tuple[object, ...]]) -> None:
-        """Log this of those of which it was not logged since it became true of them.
-
-        Each has what the text is filled in with.
-        """
-        for each in sorted(which.keys() - self._told.get(text, set())):
-            self._say(level, text, *which[each])
-        self._told[text] = which.keys()
 
     def _bar(self, name: str, path: str) -> None:
         """Plan without a worker for a while. It keeps what it has, and that is logged once."""
@@ -239,45 +249,32 @@ class Rebalancer(Logs):
     def _fields(self) -> Fields:
         return log_fields(self._leadership, path=self._places.root)
 
-    @property
-    def _over_now(self) -> bool:
-        return self._leadership.should_stop.is_set()
-
     def _gather(self) -> bool:
         """Take the news until there is none for a while. Return whether to plan then."""
-        quiet, latest = None, None
-        while not self._over_now:
+        settle = self._campaign.settle
+        quiet: float | None = None
+        latest: float | None = None
+        while not self._leadership.should_stop.is_set():
             now = self._session.now()
-            if quiet is not None and latest is not None and self._known:
-                if now >= min(quiet, latest):
-                    return True
-                pause: float | None = min(quiet, latest) - now
-            else:
-                pause = None if self._due is None else max(0.0, self._due - now)
-            limit = self._session.limit(pause, lambda: self._news.put(None))
-            try:
-                news = self._news.get(timeout=_TURN if limit is None else min(limit, _TURN))
-            except Empty:
-                news = None
-            if news is None:
-                due = self._due
-                if due is not None and due <= self._session.now():
+            due: float | None = None
+            if self._shards is not None and self._present is not None:
+                due = min((at for at in (quiet, latest, self._due) if at is not None), default=None)
+                if due is not None and due <= now:
                     self._due = None
-                    quiet = latest = self._session.now()
-                continue
-            news()
-            quiet = self._session.now() + self._planner.settle
-            latest = latest or self._session.now() + 5 * self._planner.settle
+                    return True
+            news = self._next(None if due is None else due - now)
+            if news is not None:
+                news()
+                now = self._session.now()
+                quiet, latest = now + settle, latest or now + 5 * settle
         return False
 
-    @property
-    def _known(self) -> bool:
-        """Whether everything that a plan needs has been told."""
-        return (
-            self._shards is not None
-            and self._names is not None
-            and all(name in self._profiles for name in self._names)
-        )
+    def _next(self, pause: float | None) -> Callable[[], object] | None:
+        """Return the next news; ``None`` after a pause, or a turn."""
+        limit = self._session.limit(pause, lambda: self._news.put(None))
+        with suppress(Empty):
+            return self._news.get(timeout=_TURN if limit is None else min(limit, _TURN))
+        return None
 
     def _plan(self) -> bool:
         """Assign the shards. Return whether that is done."""
@@ -297,7 +294,7 @@ class Rebalancer(Logs):
             return False
         if refused is None:
             for name, _, data, version in writes:
-                self._assigned[name] = version + 1, nodes.parse_assigned(data)
+                self._assigned[name] = Assigned(version + 1, nodes.parse_assigned(data))
                 self._barred.pop(name, None)
             return True
         for name, path, _, _ in writes:
@@ -307,69 +304,50 @@ class Rebalancer(Logs):
         self._assigned.clear()
         return False
 
+    def _path(self, name: str) -> str:
+        return f"{self._places.assigned}/{self._records[name].assigned}"
+
     def _read(self) -> None:
         """Read the assignments that are not known yet."""
-        profiles = {name: each for name, each in self._profiles.items() if each is not None}
-        unread = [name for name in profiles if name not in self._assigned]
-        paths = [f"{self._places.assigned}/{profiles[name].assigned}" for name in unread]
+        unread = {name: self._path(name) for name in self._records if name not in self._assigned}
         unreadable: list[str] = []
-        found = self._ask(lambda: nodes.read(paths, unreadable))
-        for name, path, node in zip(unread, paths, found, strict=True):
+        found = self._ask(lambda: nodes.read([*unread.values()], unreadable))
+        for (name, path), node in zip(unread.items(), found, strict=True):
             if path in unreadable:
                 self._bar(name, path)
             if node is not None:
-                numbers = nodes.parse_assigned(node.data)
-                self._assigned[name] = node.version, numbers
-                if numbers is None:
+                shards = nodes.parse_assigned(node.data)
+                self._assigned[name] = Assigned(node.version, shards)
+                if shards is None:
                     self._complain(path, node.data, "these are no shards, and it is written anew")
 
     def _writes(self) -> list[tuple[str, str, bytes, int]]:
         """Return the changes: member, path, data, and the version that each replaces."""
-        known: dict[tuple[str, str], WorkerRecord] = {}
-        taken: set[str] = set()
-        fixed: frozenset[Key] = frozenset()  # shards of workers that cannot be told of a change
-        now = self._session.now()
-        for name, profile in sorted(self._profiles.items()):
-            if profile is None or name not in self._assigned or profile.assigned in taken:
-                continue
-            taken.add(profile.assigned)  # for the first member that names this node
-            if self._barred.get(name, 0.0) <= now:
-                known[profile.identity, name] = profile
-            elif profile.weight:
-                fixed |= self._assigned[name][1] or frozenset()
-        keys = {f"{at:08}": key for at, key in enumerate(sorted(known))}
-        by_name = {name: profile for (_, name), profile in known.items()}
-        has = {name: self._assigned[name][1] for name in by_name}
-        weights = {name: it.weight for name, it in by_name.items()}
-        left_out = self._left_out(weights)
-        shares = {at: 0.0 if name in left_out else weights[name] for at, (_, name) in keys.items()}
-        current = {at: has[name] or frozenset() for at, (_, name) in keys.items()}
-        again = (until for until in self._barred.values() if until > now)
-        self._due = min(filter(None, (self._due, *again)), default=None)
-        free = [key for key in self._shards or () if key not in fixed]
-        writes = []
-        for at, numbers in assign(free, shares, current).items():
-            _, name = keys[at]
-            if numbers != has[name]:
-                path = f"{self._places.assigned}/{known[keys[at]].assigned}"
-                data = nodes.assigned_data(self._leadership.token, numbers)
-                writes.append((name, path, data, self._assigned[name][0]))
-        return writes
-
-    def _left_out(self, weights: Mapping[str, float]) -> set[str]:
-        """Return the newcomers that get no shards yet; none if nobody else can take shards."""
-        now = self._session.now()
-        waiting = self._newcomers.waiting(now) & weights.keys()
-        if not any(weight for name, weight in weights.items() if name not in waiting):
-            self._newcomers.admit(waiting)
-            waiting = set()
-        self._say_of_new(
-            WARNING,
-            "a worker has returned after crashes and gets no shards for a while: %s",
-            {name: (name,) for name in waiting},
-        )
-        self._due = self._newcomers.next_due(now)
-        return waiting
+        now, newcomers = self._session.now(), self._campaign.newcomers
+        barred = {name: until for name, until in self._barred.items() if until > now}
+        waiting = newcomers.waiting(now) & self._records.keys() & self._assigned.keys()
+        plan = rebalance(self._shards or (), self._records, self._assigned, barred, waiting)
+        if not plan.left_out:
+            newcomers.admit(waiting)
+        for name in sorted(plan.left_out - self._left_out):
+            self._say(
+                WARNING,
+                "a worker has returned after crashes and gets no shards for a while: %s",
+                name,
+            )
+        self._left_out = plan.left_out
+        dues = (newcomers.next_due(now), *barred.values())
+        self._due = min((due for due in dues if due is not None), default=None)
+        token = self._leadership.token
+        return [
+            (
+                name,
+                self._path(name),
+                nodes.assigned_data(token, shards),
+                self._assigned[name].version,
+            )
+            for name, shards in plan.changes.items()
+        ]
 
     def _ask(self, make: Callable[[], Recipe[Any]]) -> Any:
         self._leadership.check()

@@ -12,9 +12,11 @@ from zklock._election.observers import MembershipChanges, Observer
 from zklock._ground.context_exit import EntersContext, entered
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
-from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
+from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.slot import Reporting
+from zklock._pool.views import PoolMember, PoolWorker, ShardOwner
+from zklock._pool.worker import StartCall
 from zklock.errors import ForkedClient, WouldDeadlock
 
 _CALLBACKS = 64  # that run at a time
@@ -111,9 +113,9 @@ class WorkerPool(EntersContext, Membership[Grant]):
             raise  # stop() was refused
         except BaseException:
             try:
-                self._depart()
+                self._worker.depart()
             finally:  # a second interrupt may have struck in it
-                self._depart()
+                self._worker.depart()
             raise
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -186,9 +188,9 @@ class WorkerPool(EntersContext, Membership[Grant]):
         except BaseException:
             body.watches = ()
             try:
-                self._give_up_start(call)
+                self._worker.give_up(call)
             finally:  # a second interrupt may have struck in it
-                self._give_up_start(call)
+                self._worker.give_up(call)
             raise
         body.held = True
         return self
@@ -207,9 +209,9 @@ class WorkerPool(EntersContext, Membership[Grant]):
             run(self._start, call, None)
         except BaseException:
             try:
-                self._give_up_start(call)
+                self._worker.give_up(call)
             finally:  # a second interrupt may have struck in it
-                self._give_up_start(call)
+                self._worker.give_up(call)
             raise
 
     def _new_callbacks(self) -> OwnThreads:

@@ -18,10 +18,13 @@ from zklock._ground.async_event import AsyncEvent
 from zklock._ground.context_exit import entered
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
-from zklock._pool.member import Membership, PoolMember, PoolWorker, ShardOwner, StartCall
+from zklock._pool.member import Membership
+from zklock._pool.member_states import MemberState
 from zklock._pool.own_threads import Calling
 from zklock._pool.runners import OnLoop, Runner, ShardHandler
 from zklock._pool.slot import Reporting, Slot
+from zklock._pool.views import PoolMember, PoolWorker, ShardOwner
+from zklock._pool.worker import StartCall
 from zklock.aio.grant import Grant
 from zklock.aio.leaving import TaskEntersContext, held_from
 from zklock.aio.observers import MembershipChanges, Observer
@@ -90,7 +93,7 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
             await self._start(call, loop)
             self._keeper = asyncio.create_task(self._keep(), name="zklock-pool")
         except BaseException:
-            self._give_up_start(call)
+            self._worker.give_up(call)
             raise
 
     async def stop(self, timeout: float | None = 30.0) -> None:
@@ -170,23 +173,28 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
         return super()._runner_of(handler, executor)
 
     def _new_callbacks(self) -> Calling:
-        assert self._slots.home is not None
-        return _Callbacks(self, self._slots.home)
+        assert self._home is not None
+        return _Callbacks(self, self._home)
 
-    def _turn(self) -> bool:
-        home = self._slots.home
-        if home is not None and not self._stopping:
-            if home.is_closed():  # and has cancelled nothing
+    @property
+    def _home(self) -> asyncio.AbstractEventLoop | None:
+        return self._worker.slots.home
+
+    @property
+    def _closed(self) -> bool:
+        return self._worker.state is MemberState.CLOSED
+
+    def _look(self) -> None:
+        if self._home is not None and not self._worker.stopping:
+            if self._home.is_closed():  # and has cancelled nothing
                 self._loop_ends = True
-                self._depart()
+                self._worker.depart()
             else:
-                self._look_again()
-        return super()._turn()
+                self._worker.look_again()
 
     def _heard(self) -> None:
-        loop = self._slots.home
-        if loop is not None and (self._waiting or self._closed):
-            call_soon(loop, self._tell_those_who_wait)
+        if self._home is not None and (self._waiting or self._closed):
+            call_soon(self._home, self._tell_those_who_wait)
 
     # Inside, on the loop.
 
@@ -202,11 +210,11 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
             await self._ended.wait()
         except asyncio.CancelledError:
             self._loop_ends = True
-            self._depart()
+            self._worker.depart()
             raise
 
     def _check_loop(self) -> None:
-        if self._slots.home not in {None, asyncio.get_running_loop()}:
+        if self._home not in {None, asyncio.get_running_loop()}:
             raise RuntimeError(
                 f"{self._path}: this pool runs on another event loop: stop() and drain() it there"
             )

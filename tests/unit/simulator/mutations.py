@@ -36,10 +36,10 @@ from zklock._election.threads import LeaderElection, Leadership
 from zklock._locks import base, kinds, multi_base
 from zklock._locks.multi_base import MultiBase, MultiGrantBase
 from zklock._pool import nodes as pool_nodes
-from zklock._pool.member import Membership
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.slot import Slot
 from zklock._pool.threads import WorkerPool
+from zklock._pool.worker import Worker
 from zklock._recipes import abandoned, lock, names, semaphore, steps
 from zklock._shell.callback_executor import CallbackExecutor
 from zklock._shell.handler import Handler
@@ -480,7 +480,7 @@ MUTATIONS = {
         found="interrupted, took",
     ),
     "a worker that was interrupted as it joined stays": Mutation(
-        Bend(Membership, "_give_up_start", "self._depart()", "pass"),
+        Bend(Worker, "give_up", "self.depart()", "pass"),
         kind="pool",
         faults=(INTERRUPT,),
         found="come to rest|left behind",
@@ -501,8 +501,8 @@ MUTATIONS = {
         Bend(
             WorkerPool,
             "_start_by",
-            "try:\n    self._give_up_start(call)\nfinally:\n    self._give_up_start(call)",
-            "self._give_up_start(call)",
+            "try:\n    self._worker.give_up(call)\nfinally:\n    self._worker.give_up(call)",
+            "self._worker.give_up(call)",
         ),
         kind="pool",
         faults=(AGAIN,),

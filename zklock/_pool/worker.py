@@ -1,0 +1,390 @@
+"""What a worker owns, takes on and gives up: the part that runs on the pool's own thread.
+
+One thread decides, in both fronts. A blocked loop therefore delays only its own handlers.
+``member`` has what users call, on any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from logging import ERROR, INFO
+from typing import TYPE_CHECKING, Any
+
+from zklock._core.attempt import Attempt, Once
+from zklock._core.lease import HEARTBEATS
+from zklock._ground import threads
+from zklock._ground.async_event import LOOK
+from zklock._ground.events import Event
+from zklock._ground.mutexes import ReentrantMutex
+from zklock._ground.records import Fields, Logs, log_fields
+from zklock._pool import nodes
+from zklock._pool.member_states import (
+    DONE,
+    HAS_JOINED,
+    STOPPING,
+    TABLE,
+    MemberEvent,
+    MemberState,
+)
+from zklock._pool.nodes import Registration
+from zklock._pool.processes import InProcesses
+from zklock._pool.publication import Publication
+from zklock._pool.rebalancer import Campaign
+from zklock._pool.runners import OnLoop
+from zklock._pool.slot import Callbacks, Slots
+from zklock._pool.task_queue import TaskQueue
+from zklock._pool.trouble import Trouble
+from zklock._recipes import queries
+from zklock.errors import ClientClosed, ZkLockError
+
+if TYPE_CHECKING:
+    from zklock._pool.member import Membership
+
+log = logging.getLogger("zklock")
+
+_AFTER = 0.1
+"""How long a worker collects changes of what it owns before it writes them, in seconds."""
+
+
+class StartCall:
+    """One call of ``start()``."""
+
+    error: Exception | None = None  # why it could not join
+    nodes: Registration | None = None  # what it makes in ZooKeeper before it joins
+
+
+class Worker(Logs):
+    """One worker of a pool. Only the pool's own thread uses it, but for what is said to be for any.
+
+    ``pool`` is what users have of it. ``campaign`` has its turns as the leader.
+    """
+
+    def __init__(
+        self,
+        pool: Membership[Any],
+        registration: Registration,
+        callbacks: Callbacks,
+        campaign: Campaign,
+    ) -> None:
+        self._pool = pool
+        self._session = session = campaign.session
+        self.registration = registration
+        self.campaign = campaign
+        self.lock = ReentrantMutex()
+        self.state = MemberState.NEW
+        self._starter: StartCall | None = None  # the call that starts it, or has started it
+        self._serving: object = None  # what the campaign's thread has to show, else it ends at once
+        self._work_over = Event()
+        self.task_queue = TaskQueue(session, self._turn)
+        publish = partial(
+            Publication,
+            session,
+            self.task_queue,
+            stopping=lambda: self.stopping,
+            _fields=self._fields,
+        )
+        self._says_profile = publish(
+            lambda: (self.registration.member, nodes.profile_data(self.registration))
+        )
+        self._says_owned = publish(self._said_owned, pause=_AFTER)
+        self.slots = Slots(
+            registration.places.root,
+            registration.profile.identity,
+            {},
+            callbacks,
+            self.task_queue,
+            lock=pool._lock_of,
+            usable=self._usable,
+            stopping=lambda: self.stopping,
+            changed=self._says_owned.soon,
+            unfit=self._unfit,
+            answered=self._answered,
+        )
+        self._attending: Attempt[None] | None = None
+        self._absent = Trouble(callbacks.retry)
+        self._seen: tuple[str | None, int] = None, -1
+        self.left = False  # no node of the registration is left in ZooKeeper
+
+    # From any thread.
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to leave."""
+        return self.state in STOPPING
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has joined once."""
+        return self.state in HAS_JOINED
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody works on any shard, now or later."""
+        return self.state in DONE
+
+    @property
+    def drained(self) -> bool:
+        """Whether it owns no shard, and takes none."""
+        # It takes no more shards, even if the leader does not know yet that it drains.
+        taking = self.state is MemberState.JOINED and self.slots.taking
+        return self.state is MemberState.CLOSED or (not taking and self.slots.empty)
+
+    def happens(self, event: MemberEvent) -> bool:
+        """Go where the event leads; return whether that is another state."""
+        with self.lock:
+            before = self.state
+            self.state = TABLE[before, event]
+            return self.state is not before
+
+    def begin(self, call: StartCall) -> None:
+        """Note that it is being started; ``ZkLockError`` if it was started before."""
+        with self.lock:
+            if (self.state, MemberEvent.START) not in TABLE:
+                path = self.registration.places.root
+                raise ZkLockError(
+                    f"{path}: this pool was started before: make another object", path=path
+                )
+            self._starter = call
+            self.happens(MemberEvent.START)
+
+    def register(self, call: StartCall) -> Registration:
+        """Return the nodes that the call makes in ZooKeeper; none is there yet."""
+        with self.lock:
+            before = self.registration
+            call.nodes = self.registration = Registration(before.places, before.profile)
+            return self.registration
+
+    def joins_no_more(self, call: StartCall) -> bool:
+        """Whether it has joined, or this call cannot have it join any more."""
+        with self.lock:
+            return call.error is not None or self.state is not MemberState.STARTING
+
+    def join(self, call: StartCall, home: asyncio.AbstractEventLoop | None) -> None:
+        """Begin to work, unless the call was given up, or the pool was stopped."""
+        with self.lock:
+            if self._starter is not call or self.joins_no_more(call):
+                return
+            try:
+                self._begin_work(home)
+            except Exception as error:
+                call.error = error
+
+    def _begin_work(self, home: asyncio.AbstractEventLoop | None) -> None:
+        slots = self.slots
+        slots.home = home
+        slots.taking = not self.registration.profile.draining
+        if self._pool._make_runner is not None:
+            slots.runner = self._pool._make_runner(home)
+        if any((slots.callbacks.on_assigned, slots.callbacks.on_revoked)):
+            slots.caller = self._pool._new_callbacks()
+        self.happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
+        serving = self._serving = object()
+        try:
+            threads.start(self._serve, "zklock-campaign", serving)
+        except BaseException:  # maybe it runs all the same
+            self._serving = None
+            self.happens(MemberEvent.FAIL)
+            if slots.runner is not None:
+                slots.runner.close()
+            raise
+        self.task_queue.later(self._attend)
+
+    def give_up(self, call: StartCall) -> None:
+        """Undo a start that has failed or was interrupted, as far as it got."""
+        with self.lock:
+            mine = self._starter is call
+            joined = mine and self.joined
+            if mine and not joined:
+                self.happens(MemberEvent.FAIL)
+                self._starter = None
+        if joined:
+            self.depart()
+        elif call.nodes is not None:
+            leaving = self._session.attempt(partial(nodes.leave, call.nodes))
+            with contextlib.suppress(Exception):  # it is the outcome of the attempt
+                leaving.start()
+            call.nodes = None
+
+    def depart(self) -> bool:
+        """Begin to leave, which goes on by itself. Return whether there is anything to leave."""
+        with self.lock:
+            self.happens(MemberEvent.STOP)
+            joined = self.joined
+        if joined:
+            self.campaign.stop()
+            self.task_queue.later(self._leave)
+        return joined
+
+    def change(self, **what: Any) -> None:
+        """Change what this worker says of itself, now or when it joins."""
+        with self.lock:
+            self.registration.profile = replace(self.registration.profile, **what)
+            joined = self.joined
+        if joined:
+            self.task_queue.later(self._take_profile)
+
+    def gives_up_for(self, error: Exception) -> bool:
+        """Whether the client is of no use any more. Then all of the worker leaves, for good.
+
+        A client that was stopped may have been started again by now. Others have seen that it was
+        stopped, and have ended.
+        """
+        over = isinstance(error, ClientClosed) or not self._usable()
+        if over:
+            self.depart()
+        return over
+
+    # On the thread of the campaign.
+
+    def _serve(self, serving: object) -> None:
+        """Lead in turn; then end what was started for the work, when no work is left."""
+        with self.lock:  # whoever starts this has it
+            if serving is not self._serving:
+                return
+        # The pool's thread may have jobs. Nobody else tries again to start it.
+        self.campaign.run(self.task_queue.ready, self.gives_up_for)
+        self._work_over.wait()
+        try:
+            if self.slots.runner is not None:
+                self.slots.runner.close()
+            if self.slots.caller is not None:
+                self.slots.caller.shutdown()
+        finally:
+            self.happens(MemberEvent.CLOSE)
+            self._pool._heard()
+
+    # On the pool's own thread.
+
+    def _turn(self) -> bool:
+        slots, runner = self.slots, self.slots.runner
+        self._pool._look()
+        if isinstance(runner, InProcesses) and slots.owned:
+            now = self._session.now()
+            end = now + self._session.remaining()
+            # If a grant was lost with its session, this lease may be that of the next session. So
+            # the lease is not noted before the loss is told.
+            if all(grant._loss is None for grant in slots.owned.values()):
+                runner.lease(end)
+            self.task_queue.wake_by(now + self._session.timeout / HEARTBEATS / 2)
+        elsewhere: tuple[object, ...] = (runner, slots.caller)
+        for each in elsewhere:
+            if isinstance(each, OnLoop) and each.look():
+                self.look_again()
+        if self.state is MemberState.LEAVING and not slots.running:
+            self.happens(MemberEvent.WORK_OVER)
+            self._work_over.set()
+        self._pool._heard()
+        return self.joined and not (self.done and slots.empty and self.left)
+
+    def look_again(self) -> None:
+        """Look soon whether an event loop is closed: nothing tells of it."""
+        self.task_queue.wake_by(self.task_queue.now() + LOOK)
+
+    def _attend(self) -> None:
+        if self.stopping and self.registration.member is None:
+            self.left = True
+            return
+        self.left = False
+        self._attending = attempt = self._session.attempt(
+            partial(
+                nodes.attend,
+                self.registration,
+                self._told,
+                lambda: self.task_queue.later(self._gone),
+            )
+        )
+        attempt.when_done(partial(self.task_queue.later, Once(partial(self._attended, attempt))))
+        attempt.start()
+
+    def _gone(self) -> None:
+        self.left = True
+
+    def _attended(self, attempt: Attempt[None]) -> None:
+        try:
+            attempt.result()
+        except Exception as error:
+            if self.gives_up_for(error):
+                self._say(INFO, "this worker leaves the pool for good: its client was stopped")
+                return
+            if self._absent.strikes(error):
+                self._say(ERROR, "this worker cannot be in the pool: %s", error)
+            self.task_queue.at(self.task_queue.now() + self._absent.pause(), self._attend)
+
+    def _told(self, data: bytes, version: int, current: bool) -> None:
+        """Hear what the leader has written, on the thread that brings it."""
+        heed = partial(self._heed, self.registration.assigned, data, version, current)
+        self.task_queue.later(heed)
+
+    def _heed(self, node: str | None, data: bytes, version: int, current: bool) -> None:
+        if node is not None and self._absent.ends():
+            self._say(INFO, "this worker is in the pool again")
+        if self.stopping:
+            return
+        if not current:
+            self._says_profile.forget()
+            self._says_profile.soon()
+        seen, latest = self._seen
+        if node == seen and version < latest:
+            return  # from another server, which is behind the one before
+        news = self._seen != (node, version)
+        self._seen = node, version
+        if node != seen:
+            self._says_owned.soon()
+        wanted = nodes.parse_assigned(data)
+        if wanted is not None:
+            self.slots.want(wanted)
+        elif news:
+            log.error(
+                "%s says %r: not a list of shards; ignored",
+                node,
+                data[:100],
+                extra=self._fields(),
+            )
+
+    def _leave(self) -> None:
+        if not self.happens(MemberEvent.LEAVE):
+            return  # it has heard before
+        attending = self._attending
+        if attending is None or (not attending.cancel() and attending.done):
+            self.left = True
+        self.slots.want(frozenset())
+
+    def _take_profile(self) -> None:
+        self._says_profile.soon()
+        self.slots.take(not self.registration.profile.draining)
+
+    def _said_owned(self) -> tuple[str | None, bytes]:
+        tokens = {shard: grant.token for shard, grant in self.slots.owned.items()}
+        return self.registration.owned, nodes.owned_data(tokens)
+
+    def _usable(self) -> bool:
+        try:
+            self._session.check_usable()
+        except ZkLockError:
+            return False
+        return True
+
+    def _answered(self, call: Callable[[], object]) -> None:
+        read = partial(nodes.read, [self.registration.places.shards], [])
+        attempt = self._session.attempt(partial(queries.retry_on_new_session, read))
+        attempt.when_done(call)
+        attempt.start()
+
+    def _unfit(self) -> None:
+        if not self.registration.profile.draining and not self.stopping:
+            self._say(
+                ERROR,
+                "%s gives up its shards and takes no others: its executor or event loop is "
+                "gone; stop this pool, and make another",
+                self.registration.profile.identity,
+            )
+            self.change(draining=True)
+
+    def _fields(self) -> Fields:
+        profile = self.registration.profile
+        return log_fields(path=self.registration.places.root, identity=profile.identity)
