@@ -21,7 +21,7 @@ from tests.contract.support import SOON, Child, children, now_of, reaches, run, 
 from tests.contract.workers import Front, Join, joining, numbers
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
-from zklock._election import base
+from zklock._election import base, options
 from zklock._pool import nodes, publication, trouble
 from zklock._pool.member_states import MemberState
 from zklock._pool.own_threads import OwnThreads
@@ -834,7 +834,7 @@ class Denials:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pauses: list[float] = []
-        real = base.pause_after
+        real = options.pause_after
 
         def pause(failures: int, retry: tuple[float, float]) -> float:
             self.pauses.append(real(failures, retry, max))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zklock._election.base import pause_after
+from zklock._election.options import pause_after
 from zklock._recipes import nodedata
 from zklock._recipes.nodedata import NodeData
 

@@ -13,7 +13,7 @@ import pytest
 
 import zklock
 from zklock import FencingToken
-from zklock._election.base import check_retry
+from zklock._election.options import check_retry
 from zklock._ground.clock import check_timeout
 from zklock._ground.numbers import check_int, check_number, is_number
 from zklock._locks.kinds import check_permits

@@ -2,188 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
-import os
-import random
-import socket
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from zklock._core.attempt import Attempt, Pending
+from zklock._core.attempt import Attempt
 from zklock._core.callbacks import check_callback, check_callbacks
-from zklock._core.grant import GrantBase, GrantOptions
+from zklock._core.grant import GrantOptions
 from zklock._core.loops import check_thread
-from zklock._core.session import Session
-from zklock._election import observe as observe_recipe
 from zklock._election.candidate import Candidacy, successor
-from zklock._election.changes import TURN, Feed, Observed, Watched
-from zklock._election.membership import MembershipChange, Present, watched
+from zklock._election.changes import TURN
+from zklock._election.options import (
+    check_payload,
+    check_retry,
+    check_seconds,
+    member_identity,
+    pause_after,
+)
+from zklock._election.term import Flag, L, Term
+from zklock._election.watching import ElectionView
 from zklock._ground.clock import check_timeout, seconds_left
-from zklock._ground.copy_error import copy_error
-from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
-from zklock._ground.numbers import check_number
-from zklock._ground.records import log_fields
-from zklock._locks.base import check_identity, limit_of, outcome, undo
-from zklock._recipes import (
-    lock as lock_recipe,
-    names,
-    nodedata,
-    notes,
-    queries,
-    revoke,
-)
-from zklock._recipes.effects import Recipe
+from zklock._locks.base import limit_of, outcome, undo
+from zklock._recipes import lock as lock_recipe, names, nodedata
 from zklock._recipes.queries import Contender
 from zklock._shell.client import AnyClient
 from zklock._shell.sessions import session_of
 from zklock._telemetry import emit, subscriptions
-from zklock._telemetry.events import LeaderChanged
-from zklock.errors import (
-    AcquireCancelled,
-    LeaderStuck,
-    LockLost,
-    NoAnswer,
-    NotHeld,
-    WouldDeadlock,
-    ZkLockError,
-)
-
-log = logging.getLogger("zklock")
-
-MAX_PAYLOAD = 16384
-"""The size limit of a payload, in bytes."""
+from zklock.errors import AcquireCancelled, NoAnswer, NotHeld, ZkLockError
 
 _STOPPED = "this election was stopped: make another object"
 
 TERM_PAUSE = 0.2
 """The shortest time from the start of a member's term to its next candidacy, in seconds."""
 
-
-class Flag(Protocol):
-    """An event, of threads or of asyncio."""
-
-    def is_set(self) -> bool:
-        """Return whether it is set."""
-
-    def set(self) -> None:
-        """Set it."""
-
-
-class Leading(GrantBase):
-    """What a leadership adds to a grant: what ``lead`` was given, the election gives back."""
-
-    should_stop: Flag
-
-    _led = False
-    """Whether it is given back when ``lead`` has ended, and not before."""
-
-    _transferred = False
-    """Whether ``transfer()`` has given it back: nothing is left to release."""
-
-    def resign(self) -> None:
-        """Ask for the end of the term: set ``should_stop``.
-
-        It ends when ``lead`` ends, or when what was acquired is released.
-        """
-        self._tell_to_stop()
-
-    def abandon(self) -> None:
-        """In ``lead``, do the same as ``resign()``. Else give it back without waiting."""
-        if self._led:
-            self.resign()
-        else:
-            super().abandon()
-
-    async def _release(self) -> None:
-        if self._led:
-            self.resign()
-            if not self.held and self._loss is not None:
-                raise self._why_not()
-            return
-        try:
-            await super()._release()
-        except NotHeld:
-            if not self._transferred:
-                raise
-
-    def _end(self, *, awaited: bool = False) -> Pending[Any]:
-        answer = super()._end(awaited=awaited)
-        self._tell_to_stop()
-        return answer
-
-    def _tell_to_stop(self) -> None:
-        """Set ``should_stop``, from any thread."""
-        raise NotImplementedError
-
-
-L = TypeVar("L", bound=Leading)
-
-
-class Term(Generic[L]):
-    """A leadership and its outcome; ``over`` is there once ``lead`` has ended.
-
-    ``led``: whether ``lead`` is called. Else the leadership was acquired.
-    """
-
-    def __init__(self, leadership: L, candidacy: Candidacy, session: Session, *, led: bool) -> None:
-        self.over: Pending[None] = Pending(session)
-        leadership._led = led
-        self.leadership = leadership
-        self.candidacy = candidacy
-        self.error: BaseException | None = None
-        self.refused: ZkLockError | None = None
-        self.answer: Pending[Any] | None = None
-        self.began = leadership._keeper.now()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether another term may begin on the same object."""
-        leadership = self.leadership
-        return self.over.done if leadership._led else not leadership.held
-
-    def failed(self, error: BaseException) -> None:
-        """Note what ``lead`` has raised. That its leadership is lost is no failure."""
-        leadership = self.leadership
-        if not (says_only(error, OF_LOSS) and not leadership.held):
-            self.error = error
-            log.error(
-                "%s: lead() with token %s raised",
-                leadership.lock_path,
-                leadership.token,
-                exc_info=error,
-                extra=log_fields(leadership),
-            )
-
-    def say_refused(self) -> None:
-        """Log why it was not handed over, if it was to be."""
-        if self.candidacy.refused is not None:
-            log.warning(
-                "not handed over: %s",
-                self.candidacy.refused,
-                extra=log_fields(self.leadership),
-            )
-
-    def give_back(self) -> None:
-        """Give the leadership back, if it is not lost. ``lead`` must have ended."""
-        with contextlib.suppress(LockLost, NotHeld):
-            self.answer = self.leadership._end()
-
-    def end(self) -> None:
-        """Give the leadership back: the term is over. Repeatable."""
-        self.give_back()
-        self.over.come()
-
-
 T = TypeVar("T", bound=Term[Any])
 
 
-class ElectionBase(NotCopyable, Observed, Generic[L, T]):
+class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
     """The part of an election that does not wait; see ``LeaderElection`` for the arguments."""
 
     _INSTEAD = "make another member, in another process with a client of its own"
@@ -217,7 +75,7 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         check_callbacks(self._AWAITS, on_elected=on_elected, on_lost=on_lost)
         self._on_elected = on_elected
         self._on_lost = on_lost
-        self._grace = _check_seconds("grace", grace)
+        self._grace = check_seconds("grace", grace)
         self._retry = check_retry(retry)
         self._session = session_of(client, session_timeout, lease_fraction)
         self._running: dict[None, object] = {}  # the call of ``run`` or ``acquire`` that runs now
@@ -306,22 +164,15 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         term = self._term
         if term is not None and not term.is_over:
             self._end_run(call)
-            raise self._stuck(term) if term.leadership._led else self._leads_already(term)
+            if term.leadership._led:
+                raise term.stuck(self._grace, self._ASKED)
+            raise term.leads_already()
 
     def _end_run(self, call: object) -> None:
         """Note that ``run`` or ``acquire`` has ended, if the call that had begun is this one."""
         if self._running.get(None) is call:
             self._pending = self._queued = None
             del self._running[None]
-
-    def _leads_already(self, term: T) -> WouldDeadlock:
-        token = term.leadership.token
-        return WouldDeadlock(
-            f"{self._path}: this object already leads (token {token}) and would deadlock: release "
-            "that first, or make another object",
-            path=self._path,
-            token=token,
-        )
 
     def _call_off(self, why: str) -> None:
         """Make a pending acquire raise ``AcquireCancelled``. From any thread."""
@@ -376,10 +227,16 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         self._session.check_usable()
         call = object()
         attempt: Attempt[L | None] | None = None
+
+        def give_up() -> None:
+            if attempt is not None:
+                undo(attempt)
+            self._end_run(call)
+
         try:
             self._begin_run(call)
-            candidacy = self._candidacy(patient)
-            attempt = self._pending = self._attempt(candidacy, self._on_lost)
+            candidacy, attempt = self._candidate(self._on_lost, patient)
+            self._pending = attempt
             if self._stopped:  # a stop() that comes later finds the attempt
                 self._call_off(_STOPPED)
             self._FRONT.begin(attempt, awaited=True)
@@ -387,31 +244,19 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
                 self._FRONT, attempt, limit if patient else self._session.moment
             )
             if leadership is not None:
-                self._acquired(leadership, candidacy)
+                leadership._get_ready()
+                term = self._term = self._TERM(leadership, candidacy, self._session, led=False)
+                if self._stopped:  # a stop() that comes later finds the term
+                    leadership._tell_to_stop()
+                term.tell_elected(self._on_elected)
             self._end_run(call)
             return leadership  # inside the try: an interrupt before the return must not miss it
         except BaseException:
             try:
-                self._undo_acquire(call, attempt)
+                give_up()
             finally:  # a second interrupt may have struck in it
-                self._undo_acquire(call, attempt)
+                give_up()
             raise
-
-    def _undo_acquire(self, call: object, attempt: Attempt[L | None] | None) -> None:
-        if attempt is not None:
-            undo(attempt)
-        self._end_run(call)
-
-    def _acquired(self, leadership: L, candidacy: Candidacy) -> None:
-        leadership._get_ready()
-        self._term = self._TERM(leadership, candidacy, self._session, led=False)
-        if self._stopped:  # a stop() that comes later finds the term
-            leadership._tell_to_stop()
-        self._tell_elected(leadership)
-
-    def _tell_elected(self, leadership: L) -> None:
-        if self._on_elected is not None:
-            leadership._notify([partial(self._on_elected, leadership)])
 
     async def _elected(self, attempt: Attempt[L | None]) -> L | None:
         """Queue until elected; ``None`` if stopped before."""
@@ -451,9 +296,13 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
         try:
             members = await self._ask("transfer()", self._members, limit)
             if all(one.path != leadership.path for one in members):
-                await leadership._verify(self._left(until))
+                await leadership._verify(seconds_left(until, self._session.now()))
         except NoAnswer as error:
-            raise self._not_begun(error) from None
+            raise NoAnswer(
+                f"{error}: the transfer has not begun, and {self._identity!r} still leads: ask "
+                "again",
+                path=self._path,
+            ) from None
         _, chosen = successor(self._path, members, leadership.path, identity)
         leadership.check()
         term.candidacy.successor = identity
@@ -465,13 +314,15 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
             leadership._transferred = True
             term.end()  # then it is told: who hears of it may release at once
         done = await self._ended(term, until)
-        return self._handed_over(term, identity, chosen, None if done else limit)
+        return term.handed_over(identity, chosen, None if done else limit)
 
     async def _ended(self, term: T, until: float | None) -> bool:
         """Wait for the end of the term and ZooKeeper's answer to it; whether both have come."""
-        if not await self._FRONT.finished(term.over, self._left(until)):
+        now = self._session.now
+        if not await self._FRONT.finished(term.over, seconds_left(until, now())):
             return False
-        return term.answer is None or await self._FRONT.finished(term.answer, self._left(until))
+        answer = term.answer
+        return answer is None or await self._FRONT.finished(answer, seconds_left(until, now()))
 
     # For the fronts.
 
@@ -493,67 +344,19 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
 
     # Inside.
 
-    def _left(self, until: float | None) -> float | None:
-        """Return the seconds left until a time of the session's clock."""
-        return seconds_left(until, self._session.now())
-
-    def _not_begun(self, error: NoAnswer) -> NoAnswer:
-        """Return the error of a transfer that got no answer before it could begin."""
-        return NoAnswer(
-            f"{error}: the transfer has not begun, and {self._identity!r} still leads: ask again",
-            path=self._path,
-        )
-
-    def _handed_over(
-        self, term: T, identity: str, chosen: Contender, limit: float | None
-    ) -> Contender:
-        """Return who leads next, after a transfer; ``limit`` is the timeout, if it has passed."""
-        if limit is not None:
-            raise NoAnswer(
-                f"{self._path}: handover to {identity!r} not finished within {limit:g} s; it "
-                "continues",
-                path=self._path,
-                token=term.leadership.token,
-            )
-        handed_to = term.candidacy.handed_to
-        named = term.candidacy.successor if handed_to is None else handed_to.identity
-        if named != identity:
-            raise ZkLockError(
-                f"{self._path}: not handed over to {identity!r}: another transfer() of this term "
-                f"named {named!r}; check leader()",
-                path=self._path,
-                token=term.leadership.token,
-            )
-        if term.candidacy.refused is not None:
-            raise copy_error(term.candidacy.refused)
-        if handed_to is None:
-            term.leadership.check()
-        return handed_to or chosen
-
-    def _stuck(self, term: T) -> LeaderStuck:
-        token = term.leadership.token
-        return LeaderStuck(
-            f"{self._path}: lead() with token {token} did not end within {self._grace:g} s of "
-            f"being {self._ASKED}; this process starts no further term: end the process",
-            path=self._path,
-            token=token,
-        )
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._path}{' leads' if self.is_leader else ''}>"
 
-    def _candidacy(self, patient: bool = True) -> Candidacy:
-        """Return a new member, not yet in the queue."""
+    def _candidate(
+        self, on_lost: LostCallback | None, patient: bool = True
+    ) -> tuple[Candidacy, Attempt[Any]]:
+        """Return a new member, not yet in the queue, and its attempt to be elected."""
         said = self._payload
         data = nodedata.NodeData(self._identity.encode(), payload=said)
         member = Candidacy(self._path, bytes(data), names.Kind.LATCH, patient=patient)
         self._standing = member
         if self._payload is not said:  # a set_payload() that comes later finds the member
             member.says(self._payload)
-        return member
-
-    def _attempt(self, candidacy: Candidacy, on_lost: LostCallback | None) -> Attempt[Any]:
-        """Return the attempt of a member to be elected."""
         terms = GrantOptions(
             self._path,
             self._identity,
@@ -562,108 +365,12 @@ class ElectionBase(NotCopyable, Observed, Generic[L, T]):
             on_release_requested=self._LEADERSHIP.resign,
             owner=self._owner(),
             kind="election",
-            asked_by=candidacy.asked_by,
+            asked_by=member.asked_by,
         )
         if subscriptions.hooks:
-            candidacy.queued = emit.queued(terms, self._session.now)
-        return self._session.attempt(
-            partial(lock_recipe.acquire, candidacy),
-            recover=lambda: lock_recipe.leave(candidacy),
+            member.queued = emit.queued(terms, self._session.now)
+        return member, self._session.attempt(
+            partial(lock_recipe.acquire, member),
+            recover=lambda: lock_recipe.leave(member),
             terms=terms,
         )
-
-    def _leaders(self, wake: Callable[[], object]) -> Watched[observe_recipe.LeaderChange]:
-        """Begin to observe who leads."""
-        feed = Feed()
-
-        def tell(change: observe_recipe.LeaderChange) -> None:
-            feed.put(change)
-            if subscriptions.hooks and not change.same_leader:
-                leader = change.leader.identity if change.leader is not None else None
-                event = LeaderChanged(
-                    at=self._session.now(),
-                    path=self._path,
-                    leader=leader,
-                    token=change.token,
-                    gap=change.gap,
-                )
-                subscriptions.emit(event)
-            wake()
-
-        attempt = self._session.attempt(partial(observe_recipe.observe, self._path, tell))
-        return Watched(self._path, attempt, feed.take)
-
-    def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[Contender]]:
-        """Begin to observe who stands in the queue."""
-        return watched(self._session, self._path, _queued, partial(_described, self._path), wake)
-
-    async def _request_release(self, timeout: float | None) -> Contender | None:
-        first = partial(queries.contenders, self._path, limit=1)
-        asked = await self._ask("request_release()", lambda: revoke.request_release(first), timeout)
-        return asked[0] if asked else None
-
-    def _members(self) -> Recipe[list[Contender]]:
-        return queries.contenders(self._path)
-
-    def _leader(self) -> Recipe[Contender | None]:
-        return queries.holder(self._path)
-
-
-def _queued(found: Iterable[str]) -> list[str]:
-    return [name.text for name in names.Queue(found).contenders]
-
-
-def _described(path: str, present: Present) -> dict[str, Contender]:
-    queue = names.Queue(present.nodes).contenders
-    there = [(name, present.nodes[name.text]) for name in queue]
-    found = queries.describe(path, present.folder.epoch, there, notes.parse(present.folder.data))
-    return {name.text: one for name, one in zip(queue, found, strict=True)}
-
-
-def member_identity(identity: Any) -> str:
-    """Return a member's identity; the default is ``host:pid:`` and a random part."""
-    default = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-    return check_identity(identity) or default
-
-
-def pause_after(
-    failures: int,
-    retry: tuple[float, float],
-    between: Callable[[float, float], float] = random.uniform,
-) -> float:
-    """Return the pause after this many failures in a row, in seconds. It doubles, up to a limit.
-
-    The result is random, between half of that pause and all of it, so that members do not fail
-    in step.
-    """
-    first, longest = retry
-    whole = min(longest, first * 2.0 ** min(failures - 1, 64))
-    return between(whole / 2, whole)
-
-
-def check_payload(payload: Any) -> bytes:
-    """Return a valid payload, as bytes; ``TypeError`` or ``ValueError`` if it is none."""
-    if isinstance(payload, str):
-        try:
-            payload = payload.encode()
-        except UnicodeEncodeError:
-            raise ValueError("payload must be UTF-8 text, or bytes") from None
-    if not isinstance(payload, bytes):
-        raise TypeError(f"payload must be bytes or str, not {type(payload).__name__}")
-    if len(payload) > MAX_PAYLOAD:
-        raise ValueError(f"payload must have at most {MAX_PAYLOAD} bytes, not {len(payload)}")
-    return payload
-
-
-def _check_seconds(name: str, value: Any) -> float:
-    return check_number(name, value, "a number of seconds", lambda it: it > 0, "above 0 seconds")
-
-
-def check_retry(retry: Any) -> tuple[float, float]:
-    """Return the first and the longest pause; ``TypeError`` or ``ValueError`` if not valid."""
-    if not isinstance(retry, tuple | list) or len(retry) != 2:
-        raise TypeError(f"retry must be a pair of seconds, (first, longest), not {retry!r}")
-    first, longest = map(partial(_check_seconds, "retry"), retry)
-    if not first <= longest < math.inf:
-        raise ValueError(f"retry must be (first, longest) with first <= longest, not {retry}")
-    return first, longest

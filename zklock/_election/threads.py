@@ -18,11 +18,12 @@ from zklock._core.blocking import BLOCKING, run
 from zklock._core.callbacks import ran
 from zklock._core.grant import GrantOptions
 from zklock._core.session import Session as SessionPort
-from zklock._election.base import ElectionBase, Leading, Term
+from zklock._election.base import ElectionBase
 from zklock._election.changes import TURN
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
+from zklock._election.term import Leading, Term
 from zklock._ground import threads
 from zklock._ground.events import Event
 from zklock._ground.loss import Loss
@@ -390,8 +391,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             self._mail.get(timeout=max(0.0, TURN if limit is None else min(limit, TURN)))
 
     async def _stand(self, lead: Callable[[Leadership], object]) -> _Term | None:
-        candidacy = self._candidacy()
-        attempt = self._attempt(candidacy, self._lost)
+        candidacy, attempt = self._candidate(self._lost)
         term: _Term | None = None
         try:
             leadership = await self._elected(attempt)
@@ -404,7 +404,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             )
             threads.begin(term.thread)
             if not await self._await_end(term):
-                raise self._stuck(term)
+                raise term.stuck(self._grace, self._ASKED)
             return term
         except LeaderStuck:
             raise
@@ -416,7 +416,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 self._session.later(partial(self._undo, attempt, term))
                 raise
             if term is not None and not await self._await_end(term):
-                error.add_note(str(self._stuck(term)))
+                error.add_note(str(term.stuck(self._grace, self._ASKED)))
             raise
 
     def _undo(self, attempt: Attempt[Leadership], term: _Term | None) -> None:
@@ -436,7 +436,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             return
         leadership, process = term.leadership, this_process()
         try:
-            self._tell_elected(leadership)
+            term.tell_elected(self._on_elected)
             if not self._stopping:
                 ran("lead", lead(leadership))
         except BaseException as error:

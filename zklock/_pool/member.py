@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from zklock._core.callbacks import check_callbacks
 from zklock._core.loops import check_thread
-from zklock._election.base import check_payload, check_retry, member_identity
 from zklock._election.changes import Observed, Watched
 from zklock._election.membership import MembershipChange, watched
+from zklock._election.options import check_payload, check_retry, member_identity
 from zklock._election.threads import LeaderElection
 from zklock._ground import threads
 from zklock._ground.clock import check_timeout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zklock._election.base import pause_after
+from zklock._election.options import pause_after
 
 
 class Trouble:

@@ -12,13 +12,13 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal, overload
 
-from zklock._core.attempt import Attempt
 from zklock._core.callbacks import is_coroutine_function
 from zklock._core.grant import GrantOptions
 from zklock._core.session import Session
-from zklock._election.base import ElectionBase, Leading, Term
+from zklock._election.base import ElectionBase
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
+from zklock._election.term import Leading, Term
 from zklock._ground.async_event import LOOK, AsyncEvent
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -308,8 +308,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         self._news.clear()
 
     async def _stand(self, lead: Callable[[Leadership], Awaitable[object]]) -> _Term | None:
-        candidacy = self._candidacy()
-        attempt: Attempt[Leadership | None] = self._attempt(candidacy, self._on_lost)
+        candidacy, attempt = self._candidate(self._on_lost)
         try:
             leadership = await self._elected(attempt)
         except BaseException:
@@ -319,7 +318,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             return None
         term = self._term = _Term(leadership, candidacy, self._session, led=True)
         try:
-            term.task = asyncio.create_task(self._lead(leadership, lead), name="zklock-lead")
+            term.task = asyncio.create_task(self._lead(term, lead), name="zklock-lead")
         except BaseException:  # an eager task raises SystemExit at once
             term.end()
             raise
@@ -359,10 +358,9 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     def _leads(self, term: _Term) -> bool:
         return asyncio.current_task() is term.task
 
-    async def _lead(
-        self, leadership: Leadership, lead: Callable[[Leadership], Awaitable[object]]
-    ) -> None:
-        self._tell_elected(leadership)
+    async def _lead(self, term: _Term, lead: Callable[[Leadership], Awaitable[object]]) -> None:
+        leadership = term.leadership
+        term.tell_elected(self._on_elected)
         leadership._leader = running_task()
         try:
             if not self._stopping:
@@ -407,7 +405,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 term.cancel()
                 left = self._grace
             elif left <= 0:
-                raise self._stuck(term)
+                raise term.stuck(self._grace, self._ASKED)
             left = await self._spend(left)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import zklock
-from zklock._election.base import pause_after
+from zklock._election.options import pause_after
 from zklock.cli import connection, supervisor
 from zklock.cli.child import Child, Happenings
 from zklock.cli.runner import (

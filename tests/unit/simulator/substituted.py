@@ -26,7 +26,7 @@ import zklock
 from tests.unit.simulator import system as simulated
 from tests.unit.simulator.network import Network, raised_by_the_call
 from tests.unit.simulator.system import System
-from zklock._election.base import pause_after
+from zklock._election.options import pause_after
 from zklock._ground import interrupts, mutexes
 from zklock._ground.clock import clock
 
