@@ -33,8 +33,8 @@ from zklock._locks.base import G
 from zklock._pool import nodes, views
 from zklock._pool.executors import runner
 from zklock._pool.keys import Keys, check_shards, encode, parse_shards
-from zklock._pool.member_states import MemberState
-from zklock._pool.nodes import Found, PoolPaths, Registration, WorkerRecord
+from zklock._pool.member_states import DONE, MemberState
+from zklock._pool.nodes import PoolPaths, Registration, WorkerRecord
 from zklock._pool.own_threads import Calling
 from zklock._pool.processes import is_being_spawned
 from zklock._pool.rebalancer import Campaign
@@ -46,7 +46,7 @@ from zklock._pool.worker import StartCall, Worker
 from zklock._recipes import names
 from zklock._shell.client import AnyClient
 from zklock._shell.sessions import session_of
-from zklock.errors import ForkedClient, PoolStuck, ZkLockError
+from zklock.errors import PoolStuck, ZkLockError
 
 if TYPE_CHECKING:
     from zklock._pool.slot import Reporting
@@ -199,8 +199,12 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         """Return what calls the callbacks."""
         raise NotImplementedError
 
-    def _look(self) -> None:
-        """Look whether what the front runs on is there still. On the pool's own thread."""
+    def _look(self) -> bool:
+        """Leave if the loop of ``start()`` is closed: nothing tells of it. On the pool's thread.
+
+        Return whether to look again soon.
+        """
+        return False
 
     def _heard(self) -> None:
         """Wake those who wait for a condition. From any thread."""
@@ -222,9 +226,8 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             )
         self._session.check_usable()
         worker = self._worker
-        worker.begin(call)
+        entered = worker.begin(call)
         kept = worker.campaign.shards = await self._prepare()
-        entered = worker.register(call)
         await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:
             worker.join(call, home)
@@ -251,7 +254,14 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             call.nodes = None
             raise call.error
         if kept != self._initial:
-            self._tell_shards(kept)
+            self._say(
+                # The default of shards= is a number that may say nothing.
+                INFO if isinstance(kept, range) else WARNING,
+                "the pool's shards differ from shards=: it lacks %s, and it also has %s; "
+                "set_shards() changes them",
+                encode({*self._initial} - {*kept})[:100] or "none",
+                encode({*kept} - {*self._initial})[:100] or "none",
+            )
 
     async def _prepare(self) -> Keys:
         """Make the pool's persistent nodes; return the shards that there are."""
@@ -266,38 +276,22 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         nodes.check_kind(self._path, kept, self._initial)
         return kept
 
-    def _tell_shards(self, kept: Keys) -> None:
-        if isinstance(kept, range):
-            log.info(
-                "%s has %s shards, not %s: set_shards() changes the number",
-                self._path,
-                len(kept),
-                len(self._initial),
-                extra=self._fields(),
-            )
-            return
-        self._say(
-            WARNING,
-            "the pool's shards differ from shards=: it lacks %s, and it also has %s; "
-            "set_shards() changes them",
-            encode({*self._initial} - {*kept})[:100] or "none",
-            encode({*kept} - {*self._initial})[:100] or "none",
-        )
-
     async def _stop(self, timeout: float | None) -> None:
         check_thread("stop()")
         limit = check_timeout(timeout)
         if sys.is_finalizing():
             return  # no thread runs any more, and the session ends with the process
-        self._check_process()
+        self._worker.check_process()
         until = self._end_of(limit)
         worker = self._worker
         if not worker.depart():
             return
-        ended = await self._until(lambda: worker.done, until)
+        ended = await self._until(lambda: worker.state in DONE, until)
         if not ended and not worker.slots.worked_on():
             # Nothing is stuck: the pool's thread needs a moment to hear that it is to leave.
-            ended = await self._until(lambda: worker.done, self._end_of(self._session.moment))
+            ended = await self._until(
+                lambda: worker.state in DONE, self._end_of(self._session.moment)
+            )
         if not ended:
             running = encode(worker.slots.worked_on())
             raise PoolStuck(
@@ -315,42 +309,27 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             )
         await self._until(lambda: worker.state is MemberState.CLOSED, math.inf)
 
-    def _depart_here(self) -> None:
-        """Leave without waiting, unless this is a child of the worker's process."""
-        with contextlib.suppress(ForkedClient):
-            self._check_process()
-            self._worker.depart()
-
     async def _drain(self, timeout: float | None) -> bool:
         check_thread("drain()")
         until = self._end_of(check_timeout(timeout))
-        self._check_process()
+        self._worker.check_process()
         self._worker.change(draining=True)
         return await self._until(lambda: self._worker.drained, until)
 
     async def _set_shards(self, shards: int | Collection[str], timeout: float | None) -> None:
         wanted = check_shards(shards)
-        await self._ask("set_shards()", lambda: nodes.set_shards(self._places, wanted), timeout)
+        change = partial(nodes.prepare, self._places, wanted, change=True)
+        await self._ask("set_shards()", change, timeout)
 
     async def _assignment(self, timeout: float | None) -> list[ShardOwner]:
-        return views.owners(*await self._survey("assignment()", timeout))
+        survey = partial(nodes.survey, self._places)
+        return views.owners(*await self._ask("assignment()", survey, timeout))
 
     async def _members(self, timeout: float | None) -> list[PoolMember]:
-        _, workers = await self._survey("members()", timeout)
+        _, workers = await self._ask("members()", partial(nodes.survey, self._places), timeout)
         return views.members(workers)
 
-    async def _survey(self, what: str, timeout: float | None) -> tuple[Keys, list[Found]]:
-        return await self._ask(what, lambda: nodes.survey(self._places), timeout)
-
     # Inside.
-
-    def _check_process(self) -> None:
-        """Raise ``ForkedClient`` if this is a child of the worker's process.
-
-        Raise ``ZkLockError`` while the interpreter shuts down.
-        """
-        if self._worker.joined:
-            self._session.check_process()
 
     def _end_of(self, limit: float | None) -> float:
         """Return when so many seconds are over, by the session's clock."""

@@ -209,39 +209,27 @@ def _is_name(text: str) -> bool:
     return bool(text) and "/" not in text and "\0" not in text and text not in {".", ".."}
 
 
-def prepare(places: PoolPaths, shards: Keys) -> Recipe[bytes]:
+def prepare(places: PoolPaths, shards: Keys, *, change: bool = False) -> Recipe[bytes]:
     """Create the persistent nodes where they are missing → the data that says which shards.
 
-    If there is none yet, that of ``shards`` is written. The result may not be readable.
+    If there is none yet, that of ``shards`` is written. The result may not be readable. With
+    ``change``, it is written in any case; ``ZkLockError`` from numbers to names, or back.
     """
     while True:
-        yield from _make_parents(places)
+        for path in (places.members, places.assigned, places.owned, places.shards):
+            yield from steps.make_path(path)
         (found,) = yield from steps.ask((Read(places.shards),), Failure.MISSING)
         if isinstance(found, Node):
-            if found.data:
+            if found.data and not change:
                 return found.data
-            (written,) = yield (Write(places.shards, shards_data(shards), found.version),)
-            steps.check(written, Failure.DROPPED, Failure.CHANGED, Failure.MISSING)
-
-
-def _make_parents(places: PoolPaths) -> Recipe[None]:
-    for path in (places.members, places.assigned, places.owned, places.shards):
-        yield from steps.make_path(path)
-
-
-def set_shards(places: PoolPaths, shards: Keys) -> Recipe[None]:
-    """Change which shards there are; ``ZkLockError`` from numbers to names, or back."""
-    while True:
-        yield from _make_parents(places)
-        (found,) = yield from steps.ask((Read(places.shards),), Failure.MISSING)
-        if isinstance(found, Node):
             before = parse_shards(found.data)
             if before is not None:
                 check_kind(places.root, before, shards)
-            (written,) = yield (Write(places.shards, shards_data(shards), found.version),)
+            data = shards_data(shards)
+            (written,) = yield (Write(places.shards, data, found.version),)
             steps.check(written, Failure.DROPPED, Failure.CHANGED, Failure.MISSING)
             if written is None:
-                return
+                return data
 
 
 def check_kind(path: str, there: Keys, shards: Keys) -> None:

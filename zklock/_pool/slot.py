@@ -183,7 +183,7 @@ class Slots:
         self.owned[shard] = grant
         self._moved(shard, grant, owned=True)
 
-    def abandon_create(self, shard: Key) -> None:
+    def disown(self, shard: Key) -> None:
         """Note that a shard is not owned any more."""
         grant = self.owned.pop(shard, None)
         if grant is not None:
@@ -402,7 +402,7 @@ class Slot(Logs):
             return
         if self._task is not None:
             self._task.lose()
-        self._slots.abandon_create(self.shard)
+        self._slots.disown(self.shard)
         self._happens(SlotEvent.LOST)
 
     def _end(self) -> None:
@@ -424,7 +424,7 @@ class Slot(Logs):
 
     def _release(self) -> None:
         grant = self._grant
-        self._slots.abandon_create(self.shard)
+        self._slots.disown(self.shard)
         try:
             answer = grant._end()
         except (LockLost, NotHeld):

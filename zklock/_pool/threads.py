@@ -200,7 +200,7 @@ class WorkerPool(EntersContext, Membership[Grant]):
             self.stop()
 
     def _abandon_body(self) -> None:
-        self._depart_here()
+        self._worker.abandon()
 
     # Inside.
 

@@ -40,7 +40,7 @@ from zklock._pool.slot import Callbacks, Slots
 from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock._recipes import queries
-from zklock.errors import ClientClosed, ZkLockError
+from zklock.errors import ClientClosed, ForkedClient, ZkLockError
 
 if TYPE_CHECKING:
     from zklock._pool.member import Membership
@@ -92,7 +92,7 @@ class Worker(Logs):
             lambda: (self.registration.member, nodes.profile_data(self.registration))
         )
         self._says_owned = publish(self._said_owned, pause=_AFTER)
-        self.slots = Slots(
+        self.slots: Slots = Slots(
             registration.places.root,
             registration.profile.identity,
             {},
@@ -123,11 +123,6 @@ class Worker(Logs):
         return self.state in HAS_JOINED
 
     @property
-    def done(self) -> bool:
-        """Whether nobody works on any shard, now or later."""
-        return self.state in DONE
-
-    @property
     def drained(self) -> bool:
         """Whether it owns no shard, and takes none."""
         # It takes no more shards, even if the leader does not know yet that it drains.
@@ -141,8 +136,8 @@ class Worker(Logs):
             self.state = TABLE[before, event]
             return self.state is not before
 
-    def begin(self, call: StartCall) -> None:
-        """Note that it is being started; ``ZkLockError`` if it was started before."""
+    def begin(self, call: StartCall) -> Registration:
+        """Note that it is being started → the nodes to make; ``ZkLockError`` if it was before."""
         with self.lock:
             if (self.state, MemberEvent.START) not in TABLE:
                 path = self.registration.places.root
@@ -151,10 +146,6 @@ class Worker(Logs):
                 )
             self._starter = call
             self.happens(MemberEvent.START)
-
-    def register(self, call: StartCall) -> Registration:
-        """Return the nodes that the call makes in ZooKeeper; none is there yet."""
-        with self.lock:
             before = self.registration
             call.nodes = self.registration = Registration(before.places, before.profile)
             return self.registration
@@ -220,6 +211,20 @@ class Worker(Logs):
             self.task_queue.later(self._leave)
         return joined
 
+    def abandon(self) -> None:
+        """Leave without waiting, unless this is a child of the worker's process."""
+        with contextlib.suppress(ForkedClient):
+            self.check_process()
+            self.depart()
+
+    def check_process(self) -> None:
+        """Raise ``ForkedClient`` if this is a child of the worker's process.
+
+        Raise ``ZkLockError`` while the interpreter shuts down.
+        """
+        if self.joined:
+            self._session.check_process()
+
     def change(self, **what: Any) -> None:
         """Change what this worker says of itself, now or when it joins."""
         with self.lock:
@@ -262,7 +267,7 @@ class Worker(Logs):
 
     def _turn(self) -> bool:
         slots, runner = self.slots, self.slots.runner
-        self._pool._look()
+        again = self._pool._look()
         if isinstance(runner, InProcesses) and slots.owned:
             now = self._session.now()
             end = now + self._session.remaining()
@@ -273,17 +278,14 @@ class Worker(Logs):
             self.task_queue.wake_by(now + self._session.timeout / HEARTBEATS / 2)
         elsewhere: tuple[object, ...] = (runner, slots.caller)
         for each in elsewhere:
-            if isinstance(each, OnLoop) and each.look():
-                self.look_again()
+            again = (isinstance(each, OnLoop) and each.look()) or again
+        if again:
+            self.task_queue.wake_by(self.task_queue.now() + LOOK)
         if self.state is MemberState.LEAVING and not slots.running:
             self.happens(MemberEvent.WORK_OVER)
             self._work_over.set()
         self._pool._heard()
-        return self.joined and not (self.done and slots.empty and self.left)
-
-    def look_again(self) -> None:
-        """Look soon whether an event loop is closed: nothing tells of it."""
-        self.task_queue.wake_by(self.task_queue.now() + LOOK)
+        return self.joined and not (self.state in DONE and slots.empty and self.left)
 
     def _attend(self) -> None:
         if self.stopping and self.registration.member is None:

@@ -159,7 +159,7 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
         await self.stop()
 
     def _abandon_body(self) -> None:
-        self._depart_here()
+        self._worker.abandon()
 
     # Inside, on any thread.
 
@@ -184,13 +184,13 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
     def _closed(self) -> bool:
         return self._worker.state is MemberState.CLOSED
 
-    def _look(self) -> None:
-        if self._home is not None and not self._worker.stopping:
-            if self._home.is_closed():  # and has cancelled nothing
-                self._loop_ends = True
-                self._worker.depart()
-            else:
-                self._worker.look_again()
+    def _look(self) -> bool:
+        if self._home is None or self._worker.stopping:
+            return False
+        if self._home.is_closed():  # and has cancelled nothing
+            self._loop_ends = True
+            self._worker.depart()
+        return not self._loop_ends
 
     def _heard(self) -> None:
         if self._home is not None and (self._waiting or self._closed):
