@@ -10,16 +10,15 @@ benchmarks from what those have written into ``tests/bench/results``.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 from xml.sax.saxutils import escape
 
 import figures
 
-from zklock._core import grant_state
 from zklock._core.lease import DEFAULT_FRACTION, HEARTBEATS
 
 PICTURES = Path(__file__).parents[1] / "pictures"
@@ -348,58 +347,6 @@ def hand_over() -> Picture:
     return it
 
 
-def edges(table: Mapping[tuple[S, E], S]) -> dict[tuple[S, S], list[str]]:
-    """Return the words on each edge between two states; all in the order of their enums."""
-    state, event = next(iter(table))
-    found: dict[tuple[S, S], list[str]] = {}
-    for before, after in product(type(state), repeat=2):
-        words = [str(it.value) for it in type(event) if table.get((before, it)) is after]
-        if words and before is not after:
-            found[before, after] = words
-    return found
-
-
-def lines(words: list[str], wide: int) -> list[str]:
-    """Return the words with commas, in lines of at most so many letters."""
-    found = [words[0]]
-    for word in words[1:]:
-        together = f"{found[-1]}, {word}"
-        found = [*found[:-1], together] if len(together) <= wide else [*found, word]
-    return found
-
-
-def life() -> Picture:
-    """Draw the states of an acquisition."""
-    it = Picture(
-        222,
-        "The life of an acquisition",
-        "; ".join(
-            f"{words[0]}: from {before.value} to {after.value}"
-            for (before, after), words in edges(grant_state.TABLE).items()
-        ),
-    )
-    levels: list[list[grant_state.State]] = [[grant_state.State.CONTENDING]]
-    found = edges(grant_state.TABLE)
-    while following := [after for before, after in found if before in levels[-1]]:
-        levels.append(following)
-    place: dict[grant_state.State, tuple[float, float]] = {}
-    for column, level in enumerate(levels):
-        for row, state in enumerate(level):
-            place[state] = (58 + 185 * column, 50 + 110 * row)
-    for state, (x, y) in place.items():
-        it.box(x, y, state.value, wide=92)
-    for (before, after), words in found.items():
-        (x, y), (to_x, to_y) = place[before], place[after]
-        if y == to_y:
-            it.arrow((x + 46, y), (to_x - 46, to_y))
-            it.text((x + to_x) / 2, y - 8, ", ".join(words), size=12, at="middle")
-        else:
-            it.arrow((x + 46, y), (x + 64, y), (x + 64, to_y), (to_x - 46, to_y))
-            it.text(x + 72, (y + to_y) / 2 + 4, ", ".join(words), size=12)
-    it.text(12, 208, "An arrow that is not here is refused: no end is ever taken back.", size=12)
-    return it
-
-
 BARS, BARS_END = 206, 430
 """Where the bars of a plot begin and end."""
 
@@ -509,7 +456,6 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     "lease": lease,
     "partition": partition,
     "hand-over": hand_over,
-    "life": life,
     "bench-lock": lock_plot,
     "bench-fencing": fencing_plot,
     "bench-failover": failover_plot,

@@ -11,8 +11,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from zklock._core import grant_state
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
@@ -63,10 +61,3 @@ def test_a_table_of_figures_is_as_measured(name: str) -> None:
     found = figures.block(name).search(figures.PAGE.read_text())
     assert found is not None
     assert found[2] == figures.TABLES[name](), "run: python docs/site/pictures.py"
-
-
-def test_a_state_machine_shows_all_states_and_all_steps_that_change_them() -> None:
-    words = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", pictures.DRAWN["life"]().svg()))
-    for (state, event), after in grant_state.TABLE.items():
-        if state is not after:
-            assert all(re.search(rf"\b{each.value}\b", words) for each in (state, event, after))

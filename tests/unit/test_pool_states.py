@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.tables import Shown, written
-from zklock._core.transition_table import IllegalStep
 from zklock._pool import member_states, slot_states
 from zklock._pool.member_states import DONE, HAS_JOINED, STOPPING, MemberEvent, MemberState
 from zklock._pool.slot_states import TABLE, UNSETTLED, SlotEvent, SlotState
+from zklock._pool.transition_table import IllegalStep
 
 ROWS = """
             NEW         CONTENDING   WITHDRAWING  RETRYING    OWNED     ENDING     RELEASING  GONE

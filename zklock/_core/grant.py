@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from zklock._core import grant_state
 from zklock._core.callbacks import check_callback
 from zklock._core.contexts import GrantContext, Uses
-from zklock._core.grant_state import State, Step
 from zklock._core.loops import check_thread
 from zklock._core.script import Front
 from zklock._ground.cached_property import cached_property
@@ -60,9 +58,8 @@ class GrantOptions:
 
 @dataclass(slots=True, eq=False)
 class End:
-    """How a grant has ended."""
+    """How a grant has ended: by this loss, or without one, as it was released."""
 
-    state: State
     loss: Loss | None = None
 
 
@@ -137,7 +134,6 @@ class GrantBase(Losable):
     _FRONT: ClassVar[Front]
 
     # What few grants have takes no memory in the others.
-    _given = grant_state.TABLE[State.CONTENDING, Step.GRANT]
     _ended: End | None = None  # set by _end_with()
     _asked: str | None = None
     _reads = False  # a downgraded write lock
@@ -213,7 +209,7 @@ class GrantBase(Losable):
     @property
     def released(self) -> bool:
         """Whether the grant was given back (and not lost before)."""
-        return self._state is State.RELEASED
+        return self._ended is not None and self._loss is None
 
     def check(self) -> None:
         """Raise ``LockLost`` if the lease has lapsed, or the grant is lost for another reason.
@@ -281,11 +277,6 @@ class GrantBase(Losable):
             uses._abandon_use(self)
 
     @property
-    def _state(self) -> State:
-        end = self._ended
-        return self._given if end is None else end.state
-
-    @property
     def _loss(self) -> Loss | None:
         end = self._ended
         return None if end is None else end.loss
@@ -300,7 +291,7 @@ class GrantBase(Losable):
         return mine
 
     def _end(self, *, awaited: bool = False) -> Pending[Any]:
-        end = End(grant_state.TABLE[self._given, Step.RELEASE])
+        end = End()
         finish = partial(self._keeper.finish, self, end)
         try:
             if not self._ended and self.remaining() > 0 and self._end_with(end):
@@ -322,8 +313,7 @@ class GrantBase(Losable):
         loss = Loss(reason, self, noticed, lease_end)
         if refused:
             object.__setattr__(loss, "_refused", True)
-        end = End(grant_state.TABLE[self._given, Step.LOSE], loss)
-        self._end_with(end)
+        self._end_with(End(loss))
 
     def _forget_waiters(self) -> None:
         """Start over in a forked child: a lock of ``lost`` may be taken there for ever."""
@@ -358,4 +348,5 @@ class GrantBase(Losable):
         )
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path} token={self.token} {self._state.value}>"
+        state = "lost" if self._loss else "released" if self._ended else "held"
+        return f"<{type(self).__name__} {self.path} token={self.token} {state}>"

@@ -28,7 +28,6 @@ from typing import Any, TypeAlias
 
 from zklock._core.attempt import Attempt, Pending, Stage
 from zklock._core.grant import End, GrantBase, GrantOptions
-from zklock._core.grant_state import State
 from zklock._core.session import Session
 from zklock._ground.copy_error import copy_error
 from zklock._ground.records import log_fields
@@ -167,7 +166,7 @@ class Place:
     def give_back(self, grant: GrantBase) -> bool:
         """Take a grant back without a request; ``False``: it must be released in ZooKeeper."""
         if self.session.interrupted:
-            taken = grant.held and grant._end_with(End(State.RELEASED))
+            taken = grant.held and grant._end_with(End())
             self.session.later(partial(self.session.step, self._given_back, grant))
             return taken
         return bool(self.session.step(self._give_back, grant))
@@ -206,7 +205,7 @@ class Place:
             self._forget(kept)
             self._go_on()
             return False
-        if not grant._end_with(End(State.RELEASED)):
+        if not grant._end_with(End()):
             return False
         self._rest(kept, grant)
         return True
@@ -229,7 +228,7 @@ class Place:
         grant = kept.grant if kept is not None else None
         if kept is not None and grant is not None and grant._terms is terms and not grant._kept:
             kept.asked = True
-            grant._end_with(End(State.RELEASED))
+            grant._end_with(End())
             self._rest(kept, grant)
 
     # For the session.

@@ -25,7 +25,6 @@ from weakref import WeakValueDictionary
 
 from zklock._core.attempt import Attempt, Pending
 from zklock._core.grant import End, GrantBase, GrantOptions
-from zklock._core.grant_state import State
 from zklock._core.heartbeat import HUNG, LATE, DueHeartbeat, Heartbeat
 from zklock._core.lease import DEFAULT_FRACTION, HEARTBEATS, Lease
 from zklock._core.link import Flight, Link
@@ -298,7 +297,7 @@ class Session(NotCopyable):
     def lost_before(self, grant: GrantBase) -> None:
         """Lose a grant that has ended: its release has found nothing to delete."""
         loss = Loss(LossReason.NODE_DELETED, grant, self.now(), self._lease.end)
-        grant._ended = End(State.LOST, loss)
+        grant._ended = End(loss)
         self.post(grant._tell_loss)
         self.post(partial(_warn, [loss]))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 
-from zklock._core.transition_table import Steps
+from zklock._pool.transition_table import Steps
 
 
 class MemberState(StrEnum):

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.unit.simulator import system as simulated
-from zklock._core import grant_state
 from zklock._pool import slot_states
 from zklock._recipes import lock
 from zklock._recipes.effects import Event
@@ -39,7 +38,6 @@ class Pair(NamedTuple):
 
 
 MACHINES: dict[str, Any] = {
-    "acquisition": grant_state,
     "shard": slot_states,
 }
 """The machines that are written as a table, and their modules."""
