@@ -38,7 +38,7 @@ ALONE := tests/cluster/test_partitions.py
 TOGETHER = +@$(MAKE) --no-print-directory -j
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types unit zookeeper pytest nightly newest jitter coverage docs package chaos simulate mutants bench figures findings clean
+.PHONY: help demo test check lint types unit zookeeper pytest nightly newest jitter coverage docs package chaos simulate mutants bench compare figures findings clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -127,6 +127,10 @@ bench: zookeeper  ## locks and guards against their peers, as ratios; a worker p
 	for case in lock "lock nodes=3" kinds fencing pool failover waiters rest locks start "run runs=10"; do \
 	  $(BIN)/python -m tests.bench $$case || exit; \
 	done
+
+compare: zookeeper  ## what two dozen locks do, into tests/compare/results.json and the page; ARGS="RedisPy" for some, --write
+	$(BIN)/python -m tests.compare $(ARGS)
+	$(BIN)/python -m tests.compare.page
 
 figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes a quiet machine and some fifteen minutes
 	mkdir -p tests/bench/results

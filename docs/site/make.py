@@ -58,7 +58,7 @@ NAVIGATION = {
 BELOW = {
     "docs/family": ["docs/kept"],
     "docs/tutorial": ["examples/README", "docs/demo"],
-    "docs/why": ["docs/comparison"],
+    "docs/why": ["docs/which-lock-in-python", "docs/comparison"],
     "docs/howto": ["docs/howto/*"],
     "docs/testing": ["compose/README"],
     "docs/contrib/index": ["docs/contrib/*"],

@@ -1,0 +1,91 @@
+"""Locks on files of one machine. The store is a folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import LEASE, Use
+
+
+class FileLock(Use):
+    title = "filelock `FileLock`"
+    packages = ("filelock==4.3.1",)
+    store = "a file"
+    modules = ("filelock",)
+    made = "`FileLock(path)`"
+    asks = "`is_locked`"
+
+    def lock(self, name: str) -> Any:
+        import filelock
+
+        return filelock.FileLock(f"{self.place}/{name}")
+
+    def held(self, lock: Any, entered: Any) -> bool:
+        return bool(lock.is_locked)
+
+
+class Portalocker(Use):
+    title = "portalocker `Lock`"
+    packages = ("portalocker==4.4.2",)
+    store = "a file"
+    modules = ("portalocker",)
+    made = "`portalocker.Lock(path, timeout=60)`"
+
+    def lock(self, name: str) -> Any:
+        import portalocker
+
+        return portalocker.Lock(f"{self.place}/{name}", timeout=60)
+
+    def plain(self, name: str) -> Any:
+        import portalocker
+
+        return portalocker.Lock(f"{self.place}/{name}")
+
+
+class Fasteners(Use):
+    title = "fasteners `InterProcessLock`"
+    packages = ("fasteners==0.20",)
+    store = "a file"
+    modules = ("fasteners",)
+    made = "`fasteners.InterProcessLock(path)`"
+    asks = "`acquired`"
+
+    def lock(self, name: str) -> Any:
+        import fasteners
+
+        return fasteners.InterProcessLock(f"{self.place}/{name}")
+
+    def held(self, lock: Any, entered: Any) -> bool:
+        return bool(lock.acquired)
+
+
+class Oslo(Use):
+    title = "oslo.concurrency `lock`"
+    packages = ("oslo.concurrency==7.6.1", "fasteners==0.20")
+    store = "a file"
+    modules = ("oslo_concurrency.lockutils",)
+    made = "`lockutils.lock(name, external=True, lock_path=folder)`"
+    reusable = False
+
+    def lock(self, name: str) -> Any:
+        from oslo_concurrency import lockutils
+
+        return lockutils.lock(name, external=True, lock_path=self.place)
+
+
+class Flufl(Use):
+    title = "flufl.lock `Lock`"
+    packages = ("flufl.lock==10.0.0",)
+    store = "a file"
+    modules = ("flufl.lock",)
+    made = f"`Lock(path, lifetime={LEASE})`, refreshed at each look"
+    asks = "`refresh()`"
+
+    def lock(self, name: str) -> Any:
+        from flufl.lock import Lock
+
+        return Lock(f"{self.place}/{name}", lifetime=LEASE)
+
+    def held(self, lock: Any, entered: Any) -> bool:
+        lock.refresh()
+        return True
