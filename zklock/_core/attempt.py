@@ -316,6 +316,8 @@ class Attempt(Pending[T]):
         match self._stage:
             case Stage.NEW | Stage.TORN:
                 self._renew()
+            case Stage.UNSENT | Stage.CLAIM | Stage.WAIT | Stage.PAUSE if self._withdraws:
+                self._go(None, Cancelled())  # an interrupt has struck as it was given up
             case Stage.UNSENT:
                 self._send(self._asked)
             case Stage.SENT:
@@ -379,12 +381,11 @@ class Attempt(Pending[T]):
     def _cancel(self, error: BaseException | None) -> bool:
         if self._decided:
             return False
+        self._outcome, self._decided, self._withdraws = (None, error), True, True
         self.resolve(None, error)
         if self._stage is Stage.NEW:
-            self._stage = Stage.OVER
-        elif self._stage in _LATER:
-            self._withdraws = True
-        else:
+            self._end(None, error)
+        elif self._stage not in _LATER:
             self._go(None, Cancelled())
         return True
 
@@ -397,6 +398,8 @@ class Attempt(Pending[T]):
             self._call_off = None
         session.advancing.append(self)
         self._stage = Stage.RUNNING
+        if isinstance(error, Cancelled):
+            self._withdraws = False
         try:
             while value is not _SUSPENDED:
                 asked = recipe.send(value) if error is None else recipe.throw(error)
@@ -459,8 +462,8 @@ class Attempt(Pending[T]):
         if batch is not self._asked or self._stage is not Stage.SENT:
             return  # it was thrown out of this batch
         if any(isinstance(result, Failed) and result.busy for result in results):
-            self._stage = Stage.BUSY
             self._pause(backoff(self._backoffs), partial(self._elapsed, batch, results))
+            self._stage = Stage.BUSY
             self._backoffs += 1
         else:
             self._backoffs = 0
@@ -475,7 +478,9 @@ class Attempt(Pending[T]):
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         """End with the recipe's outcome, unless it was given up. Repeatable."""
-        self._stage, self._recipe, self._asked = Stage.OVER, None, ()
+        outcome = self._outcome or (value, error)
+        self._stage, self._outcome, self._withdraws = Stage.OVER, outcome, False
+        self._recipe, self._asked = None, ()
         self.session.leave(self)
         self.resolve(value, error)
 

@@ -235,11 +235,13 @@ class Place:
 
     def granted(self, claim: Claim) -> Kept:
         """Take the znode of the contender, which is granted."""
-        if self._kept is not None:  # it is deleted, and its loss is not told yet
-            self._forget(self._kept)
-        self._kept = kept = Kept(self, claim)
+        kept = self._kept
+        if kept is None or kept.claim.path != claim.path:  # else an interrupt has struck behind it
+            if kept is not None:  # it is deleted, and its loss is not told yet
+                self._forget(kept)
+            self._kept = kept = Kept(self, claim)
         self._contender = None
-        if not self._hand(kept):
+        if kept.grant is None and not self._hand(kept):
             kept.asked, kept.idle = True, self.session.now()
             self._go_on()
         return kept
@@ -265,11 +267,21 @@ class Place:
 
     def again(self) -> None:
         """Go on, with a new connection, or after a late answer. An interrupt may have struck."""
-        if self._contender is not None and self._contender.stage is Stage.NEW:
-            self._contender._begin(False)
+        contender = self._contender
+        if contender is not None and contender.stage is Stage.NEW:
+            contender._cancel(None)  # maybe nobody would hear of its end
+            self._contender = None
+        for waiter in [each for each in self._waiters if each.done]:
+            waiter.resolve(None)  # maybe it was not woken
+            del self._waiters[waiter]
         kept = self._kept
-        if kept is not None and kept.idle is None and kept.grant is not None and kept.grant._ended:
-            self._rest(kept, kept.grant)
+        if kept is not None and kept.idle is None and (grant := kept.grant) is not None:
+            first = next(iter(self._waiters), None)
+            if first is not None and first.terms is grant._terms:  # it was not handed over
+                grant._end_with(End())
+                first.made = ()
+            if grant._ended:
+                self._rest(kept, grant)
         self._go_on()
 
     # What is due.
@@ -280,14 +292,14 @@ class Place:
         if kept is not None and kept.idle is not None:
             kept.asked |= bool(self._waiters) and not self._may_grant(kept)
             if kept.asked:
-                self._forget(kept)
                 self._leave_queue(kept)
+                self._forget(kept)
             elif not (kept.sure and self.session.prompt and self._hand(kept)):
                 self._watch_then_set_timer(kept)
         if not self._waiters:
-            contender, self._contender = self._contender, None
-            if contender is not None:
-                contender._cancel(None)
+            if self._contender is not None:
+                self._contender._cancel(None)
+                self._contender = None
         elif self.lacks_contender:
             first = next(iter(self._waiters))
             self._contender = contender = first.contend(self, first.patient)
@@ -298,9 +310,10 @@ class Place:
         """Have the queue watched, and the time that it may be idle."""
         if kept.looks is None:
             watch = partial(watch_queue, kept.claim.path, partial(self._alone, kept))
-            kept.looks = looks = self.session.attempt(watch)
+            looks = self.session.attempt(watch)
             looks.when_done(partial(self.session.step, self._seen, kept))
             looks._begin(False)
+            kept.looks = looks  # last: an interrupt may strike before it has begun
         elif kept.watched and kept.grant is not None and kept.idle is not None:
             end = kept.idle + kept.grant._terms.keep
             if end < kept.timed:
@@ -332,9 +345,12 @@ class Place:
     def _hand(self, kept: Kept) -> bool:
         """Give the znode to the first who waits; return whether somebody does."""
         while self._waiters:
-            waiter, _ = self._waiters.popitem(last=False)
-            if waiter.terms is not None and waiter.accept():
+            waiter = next(iter(self._waiters))
+            given = not waiter.done
+            if given and waiter.terms is not None:
                 waiter.resolve(self.session.give(kept.claim, waiter.terms, waiter, kept))
+            del self._waiters[waiter]  # last: an interrupt may strike, and it goes on waiting
+            if given:
                 return True
         return False
 
@@ -369,10 +385,10 @@ class Place:
 
     def _leave_queue(self, kept: Kept) -> None:
         give_back = kept.claim.release if kept.grant is None else kept.grant._give_back
-        self.session.forget(kept.claim.path)
         attempt: Attempt[Any] = self.session.attempt(give_back, recover=give_back)
         attempt.when_done(partial(self.session.step, self._left, kept, attempt))
         attempt._begin(False)
+        self.session.forget(kept.claim.path)
 
     def _left(self, kept: Kept, attempt: Attempt[Any]) -> None:
         """Tell of a loss that nobody has watched for, or of a refusal."""

@@ -127,7 +127,10 @@ class OwnNodes:
         """Return the node for the next heartbeat: ``first``, or the one whose turn it is."""
         path = first if first is not None else next(iter(self._nodes), None)
         if path is not None:
-            self._nodes[path] = self._nodes.pop(path)
+            own = self._nodes[path]
+            # No call: an interrupt that struck in between would have its grant never be lost.
+            del self._nodes[path]
+            self._nodes[path] = own
         return path
 
     def take_unwatched(self) -> list[tuple[str, OwnNode, tuple[Watch, ...]]]:

@@ -246,7 +246,8 @@ class Session(NotCopyable):
             return 0.0
         if left > 0:
             return left
-        self.later(self._over)
+        if self._nodes.any_held:
+            self.later(self._over)
         return 0.0
 
     def _over(self) -> None:
@@ -454,9 +455,10 @@ class Session(NotCopyable):
         if abandoned is not None:
             abandoned.append(uuid)  # one look for all that are lost at the same time
             return
-        abandoned = self._abandoned_creates[path] = [uuid]
+        abandoned = [uuid]
         take = partial(self._take_abandoned_creates, path, abandoned)
         self._run(lambda: steps.reap_late_creates(path, take, self._lateness))
+        self._abandoned_creates[path] = abandoned  # last: an interrupt may strike
 
     def _take_abandoned_creates(self, path: str, abandoned: list[str]) -> list[str]:
         """Return them; from now on, others are looked for by others. Repeatable."""
@@ -639,8 +641,8 @@ class Session(NotCopyable):
         live = self._live() and self._readable
         for attempt, node in list(self._awaiting_lease.items()):
             if live or node not in self._nodes:
-                del self._awaiting_lease[attempt]
-                attempt.granted()
+                attempt.granted()  # first: an interrupt may strike it
+                self._awaiting_lease.pop(attempt, None)
 
     def _lapse(self) -> None:
         """Lose every grant if the lease is over."""
@@ -798,8 +800,8 @@ class Session(NotCopyable):
                 )
             )
             for attempt in [each for each, node in self._awaiting_lease.items() if node == some]:
-                del self._awaiting_lease[attempt]
                 attempt.granted(copy_error(failed.error))
+                self._awaiting_lease.pop(attempt, None)
         else:
             self.post(
                 partial(

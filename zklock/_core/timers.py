@@ -33,8 +33,9 @@ class Timers:
         """Add a job; return what calls it off, from any thread."""
         if self._off > _FEW + len(self._heap) // 2:
             self._off = 0
-            self._heap = [alarm for alarm in self._heap if alarm.job is not None]
-            heapq.heapify(self._heap)
+            heap = [alarm for alarm in self._heap if alarm.job is not None]
+            heapq.heapify(heap)
+            self._heap = heap  # last: an interrupt may strike
         alarm = _Alarm(due, next(self._numbers), job)
         heapq.heappush(self._heap, alarm)
 

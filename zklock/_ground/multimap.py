@@ -29,7 +29,7 @@ class Multimap(Generic[K, V]):
 
     def __iter__(self) -> Iterator[V]:
         """Iterate over all members of all sets."""
-        for key in self._found:
+        for key in list(self._found):  # one step: other threads may change it
             yield from self.of(key)
 
     def of(self, key: K) -> list[V]:
