@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compare.__main__ import alike, changes
+from tests.compare.__main__ import added, alike, changes
 from tests.compare.locks import uses
 from tests.compare.page import FINDINGS, HEADS, ROOT, parts, results, table
 
@@ -49,3 +49,11 @@ def test_a_cell_that_changes_is_told() -> None:
     assert len(changes(old, {"RedisPy": {"cells": {"b": CELL | {"mark": "✗"}}}})) == 1
     assert len(changes(old, {"RedisPy": {"not run": "no Redis"}})) == 1
     assert len(changes({}, old)) == 1
+
+
+def test_another_outcome_is_kept_beside_the_first_and_is_no_change() -> None:
+    other = {"RedisPy": {"cells": {"b": {"mark": "–", "says": "its look hangs"}}}}
+    both = added({"RedisPy": {"cells": {"b": dict(CELL)}}}, other)
+    assert changes(both, other) == changes(both, {"RedisPy": {"cells": {"b": CELL}}}) == []
+    assert added(both, other) == both
+    assert len(both["RedisPy"]["cells"]["b"]["or"]) == 1
