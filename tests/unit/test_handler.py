@@ -262,3 +262,23 @@ def test_what_the_user_has_caught_before_is_not_raised_again(client: Any) -> Non
         refused = client.exists_async("/")
     with pytest.raises(ConnectionClosedError):
         refused.get(SOON)
+
+
+def test_what_a_signal_handler_raises_as_a_connection_ends_leaves_it(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler, poller = client.handler, client.handler._poller
+
+    class Interrupted:
+        def unregister(self, number: int) -> None:
+            monkeypatch.undo()
+            raise TimeoutError
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(poller, name)
+
+    monkeypatch.setattr(handler, "_poller", Interrupted())
+    with pytest.raises(TimeoutError):
+        handler.drop()
+    with zklock.Lock(client, "/a") as grant:
+        assert grant.held

@@ -41,3 +41,14 @@ def test_nothing_is_left_of_an_empty_set(size: int) -> None:
             several.discard("a", member)
     assert not several
     assert several.of("a") == []
+
+
+def test_another_thread_may_change_it_while_one_iterates() -> None:
+    them: Multimap[str, int] = Multimap()
+    for number in range(3):
+        them.add(str(number), number)
+    members = iter(them)
+    assert next(members) == 0
+    them.add("other", 3)
+    them.discard("1", 1)
+    assert list(members) == [2]

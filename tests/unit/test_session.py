@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from kazoo.security import make_acl
 
-from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_in_a_step
+from tests.unit.sessions import CLOSED, PATH, TIMEOUT, World, nothing_logged_in_a_step
 from zklock import (
     AccessDenied,
     LockLost,
@@ -807,3 +807,23 @@ class TestChanges:
 
 def test_the_path_of_the_lock_is_that_of_the_grant(world: World) -> None:
     assert world.acquire().lock_path == PATH
+
+
+def test_who_asks_for_a_lease_that_is_over_posts_nothing_where_nothing_is_held() -> None:
+    """The thread of a client that was stopped runs no job any more: they would pile up."""
+    world = World()
+    world.connect()
+    grant = world.acquire()
+    world.stop()
+    for _ in range(3):
+        assert grant.remaining() == 0
+    assert not world.shell.work()
+
+
+def test_an_end_that_is_told_behind_the_next_start_is_over_with_the_next_session() -> None:
+    world = World()
+    world.connect()
+    world.disconnect()
+    world.shell.step(world.session.end, LossReason.CLIENT_CLOSED, CLOSED)
+    world.shell.step(world.session.connected_as, TIMEOUT, 77)
+    world.session.check_usable()

@@ -204,6 +204,14 @@ def sent(world: World) -> Attempt[Any]:
     return world.ask_for()
 
 
+def end_session(world: World) -> None:
+    assert world.client.client_id is not None
+    world.server.expire(world.client.client_id[0])
+    world.disconnect()
+    world.connect()
+    world.run(BEAT)
+
+
 def it_is_held() -> Scene:
     world = connected()
     lost: list[zklock.Loss] = []
@@ -213,19 +221,30 @@ def it_is_held() -> Scene:
     yield partial(world.shell.step, world.session.tick)
     reconnected(world)
     assert grant.held
-    assert world.client.client_id is not None
-    world.server.expire(world.client.client_id[0])
-    world.disconnect()
-    world.connect()
-    world.run(BEAT)
+    end_session(world)
     assert len(lost) == 1
     assert grant.remaining() == 0
+
+
+def its_session_ends() -> Scene:
+    world = connected()
+    lost: list[zklock.Loss] = []
+    grants = [world.acquire(f"{PATH}{number}", on_lost=lost.append) for number in range(2)]
+    yield partial(world.shell.step, world.session.end, zklock.LossReason.SESSION_EXPIRED)
+    world.disconnect()
+    world.client.client_id = None  # it is given up, and kazoo asks for another one
+    world.latency = 0.1
+    world.connect()
+    assert [grant.remaining() for grant in grants] == [0, 0]
+    world.run(BEAT)
+    assert len(lost) == 2
 
 
 @pytest.mark.parametrize(
     "scene",
     [
         it_is_held,
+        its_session_ends,
         its_blocker_is_gone,
         it_is_asked_for_patience,
         it_is_refused,

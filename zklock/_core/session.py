@@ -491,6 +491,7 @@ class Session(NotCopyable):
         before = self.timeout
         if self._id not in {None, session_id}:  # replaced, and nobody has said so
             self.end(LossReason.SESSION_EXPIRED)
+        self.final = None  # kazoo may tell of an end behind the next start
         if self._id != session_id:
             self._id = session_id
             self._lease = Lease(timeout, self.fraction)

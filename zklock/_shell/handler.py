@@ -358,7 +358,9 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             self._reader = None
             try:
                 self._poller.unregister(sock.fileno())
-            except (OSError, KeyError, ValueError):
+            except (OSError, KeyError, ValueError) as error:
+                if not raised_by_the_call(error):
+                    raise
                 sock.end = sock.end or True  # closed already
             sock.shut_down()
             self.session.cut()
