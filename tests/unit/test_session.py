@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import pytest
 from kazoo.security import make_acl
 
+from tests.contract.support import SOON
 from tests.unit.sessions import CLOSED, PATH, TIMEOUT, World, nothing_logged_in_a_step
 from zklock import (
     AccessDenied,
@@ -24,6 +29,7 @@ from zklock import (
 )
 from zklock._core import watches
 from zklock._core.attempt import Attempt
+from zklock._core.keep import Place
 from zklock._core.session import DELETED
 from zklock._core.watches import LOOK_AGAIN
 from zklock._election import observe
@@ -827,3 +833,42 @@ def test_an_end_that_is_told_behind_the_next_start_is_over_with_the_next_session
     world.shell.step(world.session.end, LossReason.CLIENT_CLOSED, CLOSED)
     world.shell.step(world.session.connected_as, TIMEOUT, 77)
     world.session.check_usable()
+
+
+def test_a_place_may_be_dropped_on_another_thread_while_the_connection_ends() -> None:
+    world = World()
+    world.connect()
+    known: Any = world.session.places
+    places = [Place(world.session) for _ in range(3)]
+    known.update(enumerate(places))
+    begun, go_on = threading.Event(), threading.Event()
+    known_by, remove = known._remove.__defaults__
+
+    def slowly(data: Any, key: object) -> None:
+        begun.set()
+        assert go_on.wait(SOON)
+        remove(data, key)
+
+    known._remove.__defaults__ = known_by, slowly
+    other = threading.Thread(target=places.pop)
+    other.start()
+    assert begun.wait(SOON)
+    calls = 0
+
+    def trace(frame: FrameType, what: str, arg: object) -> None:
+        nonlocal calls
+        if frame.f_code is WeakValueDictionary.values.__code__:
+            calls += 1
+            if calls == 2:  # it goes on behind the first one
+                go_on.set()
+                other.join()
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        world.disconnect()
+    finally:
+        sys.settrace(before)
+        go_on.set()
+        other.join()
+    assert len(known) == 2

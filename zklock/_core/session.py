@@ -511,7 +511,7 @@ class Session(NotCopyable):
         self.link.serving = True
         self._heartbeat.forget()
         self._heartbeat.soon()
-        for place in list(self.places.values()):
+        for place in self._each_place():
             place.again()
         self._resuming = deque(self._attempts)
         self._resume()
@@ -532,7 +532,7 @@ class Session(NotCopyable):
         self._resuming.clear()
         self._heartbeat.forget()
         self._nodes.unwatch()
-        for place in list(self.places.values()):
+        for place in self._each_place():
             place.cut()
 
     def end(
@@ -552,6 +552,10 @@ class Session(NotCopyable):
             attempt.replaced()
         if subscriptions.hooks and ended is not None:
             subscriptions.emit(SessionEnded(at=self.now(), session_id=ended, reason=reason))
+
+    def _each_place(self) -> list[Any]:
+        """Return the places. Other threads may drop some: to copy the references is one step."""
+        return [place for each in self.places.valuerefs() if (place := each()) is not None]
 
     def mend(self) -> None:
         """Have begin anew what an interrupt has torn apart. Repeatable."""
@@ -778,7 +782,7 @@ class Session(NotCopyable):
         self._resume_others()
         if self._stalled:
             self._stalled = False
-            for place in list(self.places.values()):
+            for place in self._each_place():
                 place.again()
         if failed is None:
             self._lease.touched(sent, self.now())
