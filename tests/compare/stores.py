@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.etcd import Etcd
+from tests.compare.etcd import Etcd
 from tests.compare.locks import LEASE
 from tests.contract.fencing.databases import MariaDb, PostgreSql, Redis, Server
 from zklock.testing import ZooKeeperServer

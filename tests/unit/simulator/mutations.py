@@ -253,7 +253,7 @@ MUTATIONS = {
     "a caller waits until it has withdrawn": Mutation(
         Bend(
             base,
-            "late",
+            "give_up_or_result",
             "if attempt.cancel():\n    return None",
             "await front.finished(attempt, None, abandon_made)\nreturn None",
         ),
