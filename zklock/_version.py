@@ -1,3 +1,3 @@
 """The version, in one place."""
 
-__version__ = "1.0.1"
+__version__ = "1.1.0"
