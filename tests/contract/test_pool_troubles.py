@@ -208,7 +208,7 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
     zklock_connect: Callable[..., Any], zklock_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it stands for in ZooKeeper has ended, and nobody has heard so yet."""
-    attend, stopped = nodes.attend, []
+    attend, stopped = nodes.keep_registered, []
 
     def tells(worker: Any, tell: Any, left: Callable[[], object]) -> Any:
         def ends() -> None:
@@ -217,7 +217,7 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
 
         return attend(worker, tell, ends)
 
-    monkeypatch.setattr(nodes, "attend", tells)
+    monkeypatch.setattr(nodes, "keep_registered", tells)
     before = set(threading.enumerate())
     client = zklock_connect()
     pool = zklock.WorkerPool(client, zklock_path, identity="a", shards=SHARDS)

@@ -232,7 +232,7 @@ def set_up() -> tuple[Any, list[None]]:
     """Return a worker that has made its nodes, and what notes that it has left."""
     left: list[None] = []
     worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
-    recipe: Any = nodes.attend(worker, lambda *_: None, lambda: left.append(None))
+    recipe: Any = nodes.keep_registered(worker, lambda *_: None, lambda: left.append(None))
     batch: Any = next(recipe)
     for number in range(3):
         (create,) = batch
@@ -254,7 +254,7 @@ def deleted(recipe: Any, batch: Any) -> list[str]:
 def test_one_that_may_not_make_all_of_its_nodes_takes_the_others_along() -> None:
     denied = Failed(Failure.DENIED, AccessDenied("a node"))
     worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
-    recipe: Any = nodes.attend(worker, lambda *_: None, lambda: None)
+    recipe: Any = nodes.keep_registered(worker, lambda *_: None, lambda: None)
     (create,) = next(recipe)
     recipe.send((Node(f"{create.prefix}0000000000", b"", 0, True),))
     assert recipe.send((denied,)) == (Sync(PLACES.owned), List(PLACES.owned))

@@ -334,13 +334,13 @@ def test_every_event_that_is_allowed(
     state: SlotState, event: SlotEvent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brought: list[SlotEvent] = []
-    happens = Slot._happens
+    happens = Slot._apply
 
     def noted(slot: Slot, event: SlotEvent, grant: Any = None) -> None:
         brought.append(event)
         happens(slot, event, grant)
 
-    monkeypatch.setattr(Slot, "_happens", noted)
+    monkeypatch.setattr(Slot, "_apply", noted)
     world = OneSlot()
     world.reach(state, event)
     assert world.slot.state is state

@@ -266,7 +266,7 @@ class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
         self._FRONT.begin(attempt, awaited=True)
         return await outcome(self._FRONT, attempt, None)
 
-    async def _spend(self, grace: float) -> float:
+    async def _sleep_slice(self, grace: float) -> float:
         """Sleep for a turn at most; return what is left of the grace.
 
         A pause of this process uses up at most two turns of it.

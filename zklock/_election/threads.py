@@ -470,7 +470,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             if not told and self._stopping:
                 # On another thread: an interrupt in the middle would leave the event locked.
                 self._session.later(leadership.resign)
-            after = await self._spend(left)
+            after = await self._sleep_slice(left)
             if told:
                 left = after
         return True

@@ -206,7 +206,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         """
         return False
 
-    def _heard(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake those who wait for a condition. From any thread."""
         raise NotImplementedError
 

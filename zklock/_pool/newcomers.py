@@ -27,7 +27,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Worker:
-    kin: str
+    replaces_group: str
     until: float
 
 
@@ -42,21 +42,22 @@ class Newcomers:
         """Forget who is here, as another term begins. Crashes are remembered."""
         self._here.clear()
 
-    def came(self, name: str, kin: str, now: float, unit: float) -> None:
-        """Note a worker. ``kin``: what it has in common with the workers that it follows.
+    def came(self, name: str, replaces_group: str, now: float, session_timeout: float) -> None:
+        """Note a worker.
 
-        ``unit``: the session timeout in seconds.
+        ``replaces_group``: what it has in common with the workers that it follows.
+        ``session_timeout``: in seconds.
         """
         if name in self._here:
             return
-        record = self._records.get(kin)
-        if record is not None and now - record.counted_at > MEMORY * unit:
-            del self._records[kin]
+        record = self._records.get(replaces_group)
+        if record is not None and now - record.counted_at > MEMORY * session_timeout:
+            del self._records[replaces_group]
             record = None
         times = 0.0 if record is None or record.crashes < 2 else 2.0 ** (record.crashes - 2)
-        self._here[name] = _Worker(kin, now + min(times, LONGEST) * unit)
+        self._here[name] = _Worker(replaces_group, now + min(times, LONGEST) * session_timeout)
 
-    def left(self, name: str, crashed: bool, now: float, unit: float) -> None:
+    def left(self, name: str, crashed: bool, now: float, session_timeout: float) -> None:
         """Note that a worker has left. ``crashed``: it did not sign off.
 
         Crashes within one session timeout count once: a machine that fails takes several workers
@@ -65,12 +66,12 @@ class Newcomers:
         worker = self._here.pop(name, None)
         if worker is None or not crashed:
             return
-        record = self._records.pop(worker.kin, None)
-        if record is None or now - record.counted_at > MEMORY * unit:
+        record = self._records.pop(worker.replaces_group, None)
+        if record is None or now - record.counted_at > MEMORY * session_timeout:
             record = _Record(1, now)
-        elif now - record.counted_at >= unit:
+        elif now - record.counted_at >= session_timeout:
             record = _Record(min(record.crashes + 1, 32), now)
-        self._records[worker.kin] = record
+        self._records[worker.replaces_group] = record
         if len(self._records) > _KEPT:
             self._records.popitem(last=False)
 

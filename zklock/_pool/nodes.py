@@ -260,13 +260,13 @@ def leave(worker: Registration) -> Recipe[None]:
         yield from _clear(worker, [])
 
 
-def attend(worker: Registration, tell: Tell, left: Callable[[], object]) -> Recipe[None]:
+def keep_registered(worker: Registration, tell: Tell, left: Callable[[], object]) -> Recipe[None]:
     """Be a worker of the pool until given up, in one session after the other.
 
     ``left()`` is called once no node is left in ZooKeeper. It must not block.
     """
     try:
-        yield from _attend(worker, tell)
+        yield from _keep_registered(worker, tell)
     except GeneratorExit:
         raise  # an interrupt has torn it apart: it begins anew
     except BaseException:
@@ -275,7 +275,7 @@ def attend(worker: Registration, tell: Tell, left: Callable[[], object]) -> Reci
     left()
 
 
-def _attend(worker: Registration, tell: Tell) -> Recipe[None]:
+def _keep_registered(worker: Registration, tell: Tell) -> Recipe[None]:
     given_up: list[Cancelled] = []
     try:
         while not given_up:

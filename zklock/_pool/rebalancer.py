@@ -179,8 +179,8 @@ class Rebalancer(Logs):
         record = None if node is None else WorkerRecord.parse(node.data)
         if record is not None:
             self._records[name] = record
-            kin, now = record.kin or record.identity, self._session.now()
-            self._campaign.newcomers.came(name, kin, now, self._session.timeout)
+            group, now = record.kin or record.identity, self._session.now()
+            self._campaign.newcomers.came(name, group, now, self._session.timeout)
             return
         self._records.pop(name, None)
         if node is None:

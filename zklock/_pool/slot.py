@@ -1,6 +1,7 @@
 """What a worker does with each shard: it queues for its lock, works, and gives it back.
 
-A ``Slot`` is one go at one shard; ``slot_states`` has its states. ``Slots`` are those of a worker.
+A ``Slot`` is one acquisition of one shard, from queueing to release; ``slot_states`` has its
+states. ``Slots`` are those of a worker.
 """
 
 from __future__ import annotations
@@ -232,11 +233,11 @@ class Slot(Logs):
 
     def want(self) -> None:
         """Begin."""
-        self._happens(SlotEvent.WANTED)
+        self._apply(SlotEvent.WANTED)
 
     def unwant(self) -> None:
         """Give the shard up."""
-        self._happens(SlotEvent.UNWANTED)
+        self._apply(SlotEvent.UNWANTED)
 
     def call_off(self) -> None:
         """Have the handler not begin, if it waits for its turn."""
@@ -256,7 +257,7 @@ class Slot(Logs):
         task_queue = self._slots.task_queue
         task_queue.at(task_queue.now() + self._trouble.pause(), call)
 
-    def _happens(self, event: SlotEvent, grant: Any = None) -> None:
+    def _apply(self, event: SlotEvent, grant: Any = None) -> None:
         """Go where the event leads, and do what is done first there. ``grant`` is new."""
         then = slot_states.TABLE[self.state, event]
         if then is self.state:
@@ -289,7 +290,7 @@ class Slot(Logs):
 
     def _answered(self, attempt: Attempt[Any]) -> None:
         if attempt is not self._attempt:
-            self._happens(SlotEvent.LATE)  # it has raised when it was begun
+            self._apply(SlotEvent.LATE)  # it has raised when it was begun
             return
         try:
             grant = attempt.result()
@@ -297,18 +298,18 @@ class Slot(Logs):
             self._failed(error)
             return
         if grant is None:
-            self._happens(SlotEvent.WITHDRAWN)
+            self._apply(SlotEvent.WITHDRAWN)
         elif grant._loss is not None or not self._slots.taking:
-            self._happens(SlotEvent.USELESS, grant)
+            self._apply(SlotEvent.USELESS, grant)
         else:
-            self._happens(SlotEvent.GRANTED, grant)
+            self._apply(SlotEvent.GRANTED, grant)
 
     def _failed(self, error: Exception) -> None:
-        self._happens(SlotEvent.FAILED if self._slots.usable() else SlotEvent.HOPELESS)
+        self._apply(SlotEvent.FAILED if self._slots.usable() else SlotEvent.HOPELESS)
         if self.state is SlotState.RETRYING:
             if self._trouble.strikes(error):
                 self._say(ERROR, "cannot acquire shard %s: %s", self.shard, error)
-            self._after_pause(partial(self._happens, SlotEvent.DUE))
+            self._after_pause(partial(self._apply, SlotEvent.DUE))
 
     def _own(self) -> None:
         if self._trouble.ends():
@@ -346,7 +347,7 @@ class Slot(Logs):
 
     def _work(self) -> None:
         """Call the handler, unless the shard is being given up."""
-        self._happens(SlotEvent.WORK_DUE)
+        self._apply(SlotEvent.WORK_DUE)
         runner = self._slots.runner
         if self.state is not SlotState.OWNED or self._slots.stopping() or runner is None:
             return
@@ -394,16 +395,16 @@ class Slot(Logs):
 
     def _look(self) -> None:
         if not self._running:
-            self._happens(SlotEvent.WORK_OVER)
+            self._apply(SlotEvent.WORK_OVER)
 
     def _take_loss(self, grant: GrantBase) -> None:
         if grant is not self._grant or self.state not in WORKED_ON:
-            self._happens(SlotEvent.LATE)
+            self._apply(SlotEvent.LATE)
             return
         if self._task is not None:
             self._task.lose()
         self._slots.disown(self.shard)
-        self._happens(SlotEvent.LOST)
+        self._apply(SlotEvent.LOST)
 
     def _end(self) -> None:
         """Tell the work on the shard to end."""
@@ -428,10 +429,10 @@ class Slot(Logs):
         try:
             answer = grant._end()
         except (LockLost, NotHeld):
-            self._happens(SlotEvent.RELEASED)
+            self._apply(SlotEvent.RELEASED)
         except Exception as error:
             # The session goes on with it. Another go at this shard queues behind this one's node.
             self._say(ERROR, "shard %s is released in the background: %s", self.shard, error)
-            self._happens(SlotEvent.RELEASED)
+            self._apply(SlotEvent.RELEASED)
         else:
-            answer.when_done(partial(self._later, Once(self._happens), SlotEvent.RELEASED))
+            answer.when_done(partial(self._later, Once(self._apply), SlotEvent.RELEASED))

@@ -8,8 +8,9 @@
              ▼  │                   │        │                 ▼
            RETRYING ──UNWANTED──▶ GONE       └──GRANTED──▶ RELEASING ──RELEASED──▶ GONE
 
-A slot is one go at a shard. What is gone stays gone: the pool makes another slot if it wants the
-shard again. So no state says what is to follow. docs/design.md shows the table.
+A slot is one acquisition of a shard, from queueing to release. What is gone stays gone: the pool
+makes another slot if it wants the shard again. So no state says what is to follow. docs/design.md
+shows the table.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class WorkerPool(EntersContext, Membership[Grant]):
     def _new_callbacks(self) -> OwnThreads:
         return OwnThreads(_CALLBACKS, "zklock-shard-callback")
 
-    def _heard(self) -> None:
+    def _wake_waiters(self) -> None:
         if self._news.empty():
             self._news.put(None)
 

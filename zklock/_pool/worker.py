@@ -176,7 +176,7 @@ class Worker(Logs):
         self.happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
         serving = self._serving = object()
         try:
-            threads.start(self._serve, "zklock-campaign", serving)
+            threads.start(self._lead_and_close, "zklock-campaign", serving)
         except BaseException:  # maybe it runs all the same
             self._serving = None
             self.happens(MemberEvent.FAIL)
@@ -246,7 +246,7 @@ class Worker(Logs):
 
     # On the thread of the campaign.
 
-    def _serve(self, serving: object) -> None:
+    def _lead_and_close(self, serving: object) -> None:
         """Lead in turn; then end what was started for the work, when no work is left."""
         with self.lock:  # whoever starts this has it
             if serving is not self._serving:
@@ -261,7 +261,7 @@ class Worker(Logs):
                 self.slots.caller.shutdown()
         finally:
             self.happens(MemberEvent.CLOSE)
-            self._pool._heard()
+            self._pool._wake_waiters()
 
     # On the pool's own thread.
 
@@ -284,7 +284,7 @@ class Worker(Logs):
         if self.state is MemberState.LEAVING and not slots.running:
             self.happens(MemberEvent.WORK_OVER)
             self._work_over.set()
-        self._pool._heard()
+        self._pool._wake_waiters()
         return self.joined and not (self.state in DONE and slots.empty and self.left)
 
     def _attend(self) -> None:
@@ -294,7 +294,7 @@ class Worker(Logs):
         self.left = False
         self._attending = attempt = self._session.attempt(
             partial(
-                nodes.attend,
+                nodes.keep_registered,
                 self.registration,
                 self._told,
                 lambda: self.task_queue.later(self._gone),

@@ -406,7 +406,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 left = self._grace
             elif left <= 0:
                 raise term.stuck(self._grace, self._ASKED)
-            left = await self._spend(left)
+            left = await self._sleep_slice(left)
 
 
 def _check_loop_of(event: asyncio.Event) -> None:

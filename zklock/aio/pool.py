@@ -192,7 +192,7 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
             self._worker.depart()
         return not self._loop_ends
 
-    def _heard(self) -> None:
+    def _wake_waiters(self) -> None:
         if self._home is not None and (self._waiting or self._closed):
             call_soon(self._home, self._tell_those_who_wait)
 

@@ -392,7 +392,7 @@ MUTATIONS = {
     "a worker does not join again after its session": Mutation(
         Bend(
             pool_nodes,
-            "_attend",
+            "_keep_registered",
             "worker.forget()\ntell(b'', 0, True)\n"
             "if replaced.final is not None:\n    raise replaced.final from None",
             "return",
