@@ -18,7 +18,7 @@ from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock._core.attempt import Attempt, Pending, Stage
 from zklock._core.grant import GrantOptions
 from zklock._core.keep import Place, Waiter
-from zklock._recipes import lock as lock_recipe, names, queries
+from zklock._recipes import lock as lock_recipe, names, queries, semaphore
 from zklock.errors import AcquireCancelled
 
 pytestmark = [pytest.mark.hazard("H9"), pytest.mark.slow("strikes at every moment")]
@@ -126,6 +126,39 @@ def it_is_asked_for_patience() -> Scene:
     world.now += 0.1
     yield world.arrive
     alone_with_it(world, heard)
+
+
+def it_asks_for_permits() -> Scene:
+    world = connected()
+    make = partial(
+        semaphore.Entry,
+        semaphore.locks(PATH),
+        b"me",
+        names.Kind.EXCLUSIVE,
+        root=PATH,
+        limit=1,
+        permits=1,
+    )
+    grants: list[zklock.Grant] = []
+    for _ in range(2):
+        entry = make()
+        terms = GrantOptions(PATH, "me", zklock.Grant)
+        attempt = world.session.attempt(
+            partial(lock_recipe.acquire, entry), recover=entry.leave, terms=terms
+        )
+        heard = Heard(attempt)
+        attempt.start()
+        if not grants:
+            world.run()
+            grants.append(attempt.result())
+    world.run(BEAT)
+    grants[0].abandon()
+    yield world.run
+    reconnected(world)
+    world.run(2 * BEAT)
+    grant, _ = heard.outcome()
+    assert grant.held
+    assert world.server.names(semaphore.leases(PATH)) == [grant.path.rpartition("/")[2]]
 
 
 def it_is_refused() -> Scene:
@@ -247,6 +280,7 @@ def its_session_ends() -> Scene:
         its_session_ends,
         its_blocker_is_gone,
         it_is_asked_for_patience,
+        it_asks_for_permits,
         it_is_refused,
         it_asks,
         it_claims,
@@ -314,6 +348,18 @@ def first_grant() -> Scene:
     kept.serves(*kept.heard)
 
 
+def first_grant_of_who_leaves() -> Scene:
+    kept = Kept(2, held=False)
+    kept.world.latency = 0.1
+    for waiter in kept.waiters:
+        waiter.start()
+    kept.world.now += 0.1
+    yield kept.world.arrive
+    if not kept.waiters[0].cancel():
+        kept.waiters[0].result().abandon()  # type: ignore[union-attr]
+    kept.serves(kept.heard[1])
+
+
 def first_release(*, waits: bool) -> Scene:
     kept = Kept(2)
     if waits:
@@ -375,6 +421,7 @@ def joining_without_a_lease() -> Scene:
     "scene",
     [
         first_grant,
+        first_grant_of_who_leaves,
         partial(first_release, waits=True),
         partial(first_release, waits=False),
         handing_over,

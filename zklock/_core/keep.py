@@ -192,6 +192,7 @@ class Place:
     def leave(self, waiter: Waiter) -> None:
         """Forget who waits no more."""
         self._waiters.pop(waiter, None)
+        self._take_back(waiter.terms)  # an interrupt may have struck as it was handed over
         self._go_on()
 
     # For grants.
@@ -223,7 +224,7 @@ class Place:
         if self._waiters or not kept.watched or now + grant._terms.keep < kept.timed:
             self._go_on()
 
-    def _take_back(self, terms: GrantOptions) -> None:
+    def _take_back(self, terms: GrantOptions | None) -> None:
         kept = self._kept
         grant = kept.grant if kept is not None else None
         if kept is not None and grant is not None and grant._terms is terms and not grant._kept:
@@ -275,13 +276,11 @@ class Place:
             waiter.resolve(None)  # maybe it was not woken
             del self._waiters[waiter]
         kept = self._kept
-        if kept is not None and kept.idle is None and (grant := kept.grant) is not None:
-            first = next(iter(self._waiters), None)
-            if first is not None and first.terms is grant._terms:  # it was not handed over
-                grant._end_with(End())
-                first.made = ()
-            if grant._ended:
-                self._rest(kept, grant)
+        if kept is not None and kept.idle is None and kept.grant is not None and kept.grant._ended:
+            self._rest(kept, kept.grant)
+        if (first := next(iter(self._waiters), None)) is not None:
+            first.made = ()
+            self._take_back(first.terms)  # maybe it was not handed over
         self._go_on()
 
     # What is due.

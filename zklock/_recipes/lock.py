@@ -134,7 +134,7 @@ class Entry:
 
 def acquire(entry: Entry) -> Recipe[Any]:
     """Queue until the lock is claimed → the grant; ``None`` if not patient and not free."""
-    begun = bool(entry.uuid)
+    begun = bool(entry.uuid) or entry.ahead is not None
     while True:
         try:
             listing = (yield from _resume(entry)) if begun else None
@@ -161,9 +161,11 @@ def acquire(entry: Entry) -> Recipe[Any]:
 def _resume(entry: Entry) -> Recipe[Listing | None]:
     """Look for the contender of a recipe that an interrupt has torn apart → the queue.
 
-    ``None``: it is not there. What it has gathered is given back.
+    ``None``: it is not there. What it has gathered is given back, also if it has left the queue.
     """
     yield from entry.before_leaving()
+    if not entry.uuid:
+        return None
     entry.node = yield from find(entry.path, entry.uuid)
     return None if entry.node is None else (yield from look(entry.path))
 
