@@ -531,35 +531,6 @@ class TestLoss:
             assert (new.token > token, grant.held) == (True, False)
 
 
-class TestAFirstAcquireThatIsStruck:
-    def test_leaves_the_lock_to_the_next(
-        self,
-        mine: Any,
-        other: Any,
-        zklock_path: str,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """A signal handler raises where the client's first threads are started."""
-        start = threading.Thread.start
-        struck: list[str] = []
-
-        def strike(thread: threading.Thread) -> None:
-            if thread.name.startswith("zklock-") and not struck:
-                struck.append(thread.name)
-                raise KeyboardInterrupt
-            start(thread)
-
-        lock = zklock.Lock(mine, zklock_path, keep=LONG)
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", strike)
-            with pytest.raises(KeyboardInterrupt):
-                lock.acquire()
-        assert struck
-        for _ in range(2):
-            granted(lock).release()
-        idle(lock, other, zklock_path)
-
-
 class TestAConnectionInDoubt:
     """While events may be late, nobody is let in before the queue was looked at."""
 
