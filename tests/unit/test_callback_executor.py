@@ -173,3 +173,11 @@ def test_nothing_is_forgotten_at_the_end() -> None:
             callers.end()
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_an_end_that_is_struck_ends_the_threads(
+    callers: CallbackExecutor, others: set[threading.Thread]
+) -> None:
+    callers._queue.put(None)  # what end() does before an interrupt strikes it
+    wait_for(lambda: crew() <= others, SOON, "its threads have ended")
+    assert callers._over

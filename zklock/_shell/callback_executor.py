@@ -102,6 +102,7 @@ class CallbackExecutor:
         with contextlib.suppress(Empty):
             calls = self._queue.get(timeout=None if lasting else _IDLE)
             if calls is None:  # all threads end; but first the calls that came meanwhile
+                self._over = True  # an interrupt may have struck whoever said so
                 with contextlib.suppress(Empty):
                     while calls is None:
                         calls = self._queue.get_nowait()
