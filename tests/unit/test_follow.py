@@ -7,7 +7,6 @@ from typing import Any
 
 from zklock._recipes import follow
 from zklock._recipes.effects import (
-    Event,
     Failed,
     Failure,
     Listing,
@@ -15,6 +14,7 @@ from zklock._recipes.effects import (
     SessionReplaced,
     Sync,
     Wait,
+    Wakeup,
 )
 from zklock._recipes.follow import Folder
 
@@ -37,7 +37,7 @@ class Looks:
                 self._asked = self._recipe.send((None,))
             self._asked = self._recipe.send(answer)
         assert isinstance(self._asked, Wait)
-        self._asked = self._recipe.send(Event.UNWATCHED)
+        self._asked = self._recipe.send(Wakeup.UNWATCHED)
 
     def replace_session(self) -> None:
         self._asked = self._recipe.throw(SessionReplaced(None))

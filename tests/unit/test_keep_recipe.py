@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zklock._recipes.effects import Event, Listing
+from zklock._recipes.effects import Listing, Wakeup
 from zklock._recipes.keep import watch_queue
 
 MINE, OTHER = "_c_1-lock-0000000001", "_c_2-lock-0000000002"
@@ -20,7 +20,7 @@ def test_it_ends_once_somebody_else_has_come(names: list[str], changes: int, goe
     recipe = watch_queue(f"/lock/{MINE}", looks.append)
     next(recipe)
     recipe.send((Listing([MINE], 7, 1),))
-    recipe.send(Event.UNWATCHED)
+    recipe.send(Wakeup.UNWATCHED)
     try:
         recipe.send((Listing(names, 7, changes),))
     except StopIteration:

@@ -29,7 +29,6 @@ from zklock._recipes.effects import (
     Check,
     Create,
     Delete,
-    Event,
     Exists,
     Failure,
     List,
@@ -39,6 +38,7 @@ from zklock._recipes.effects import (
     Sync,
     Transaction,
     Wait,
+    Wakeup,
     Watch,
     WatchList,
     Write,
@@ -458,7 +458,7 @@ def test_an_impatient_contender_that_may_not_see_all_but_who_is_before_it_says_s
 @pytest.mark.parametrize("own", [MISSING, node(OWN, mine=False)])
 def test_an_impatient_contender_without_a_node_of_its_own_session_does_not_wait(own: Any) -> None:
     impatient = Impatient()
-    assert end(impatient.recipe, impatient.idle_but(1, own)) is Event.OWN_GONE
+    assert end(impatient.recipe, impatient.idle_but(1, own)) is Wakeup.OWN_GONE
 
 
 def test_an_impatient_contender_does_not_wait_for_who_is_gone_already() -> None:
@@ -467,9 +467,9 @@ def test_an_impatient_contender_does_not_wait_for_who_is_gone_already() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "told"), [(Event.BLOCKER_GONE, None), (Event.OWN_GONE, Event.OWN_GONE)]
+    ("event", "told"), [(Wakeup.BLOCKER_GONE, None), (Wakeup.OWN_GONE, Wakeup.OWN_GONE)]
 )
-def test_an_impatient_contender_hears_what_is_gone(event: Event, told: Event | None) -> None:
+def test_an_impatient_contender_hears_what_is_gone(event: Wakeup, told: Wakeup | None) -> None:
     impatient = Impatient()
     impatient.recipe.send(Impatient.IDLE)
     assert end(impatient.recipe, event) is told
@@ -478,9 +478,9 @@ def test_an_impatient_contender_hears_what_is_gone(event: Event, told: Event | N
 def test_an_impatient_contender_looks_at_the_leases_again_when_they_change() -> None:
     impatient = Impatient()
     impatient.recipe.send(Impatient.IDLE)
-    assert impatient.recipe.send(Event.UNWATCHED) == Impatient.BATCH
+    assert impatient.recipe.send(Wakeup.UNWATCHED) == Impatient.BATCH
     taken = impatient.idle_but(2, Listing(["_c_it-lease-0000000000"], 7))
-    assert end(impatient.recipe, taken) is Event.UNWATCHED
+    assert end(impatient.recipe, taken) is Wakeup.UNWATCHED
 
 
 class Turn:
@@ -521,7 +521,7 @@ def test_the_wait_for_room_ends_without_a_node_of_its_own_session(own: Any) -> N
 def test_the_wait_for_room_ends_when_its_node_is_deleted() -> None:
     turn = Turn(Turn.FULL)
     turn.recipe.send((Turn.FULL, node(OWN), Turn.LIMIT))
-    assert turn.recipe.send(Event.OWN_GONE) == (Delete(f"{LEASES}/{Turn.LEASE}"),)
+    assert turn.recipe.send(Wakeup.OWN_GONE) == (Delete(f"{LEASES}/{Turn.LEASE}"),)
 
 
 class Lost(Turn):

@@ -16,7 +16,6 @@ from zklock._recipes.effects import (
     AbandonCreate,
     Cancelled,
     Delete,
-    Event,
     Exists,
     Failed,
     Failure,
@@ -31,6 +30,7 @@ from zklock._recipes.effects import (
     Sync,
     Transaction,
     Wait,
+    Wakeup,
     Watch,
     WatchList,
     Write,
@@ -331,7 +331,7 @@ def test_a_blocker_that_may_not_be_read_is_watched_in_the_listing() -> None:
     assert next(recipe) == (Watch(BLOCKER.path), Watch(OWN.path))
     assert recipe.send((DENIED, OWN)) == (WatchList(PATH), Watch(OWN.path))
     assert recipe.send((listing(3, 4), OWN)) == Wait(PATH, OWN.path)
-    assert recipe.send(Event.UNWATCHED) == (WatchList(PATH), Watch(OWN.path))
+    assert recipe.send(Wakeup.UNWATCHED) == (WatchList(PATH), Watch(OWN.path))
     assert end(recipe, (listing(4), OWN)) is None
 
 
@@ -363,7 +363,7 @@ def test_a_watch_whose_reply_is_lost_is_set_again(answer: Any) -> None:
 def test_a_contender_without_a_node_of_its_own_session_does_not_wait(own: Any) -> None:
     recipe = watching()
     next(recipe)
-    assert end(recipe, (BLOCKER, own)) is Event.OWN_GONE
+    assert end(recipe, (BLOCKER, own)) is Wakeup.OWN_GONE
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -372,7 +372,7 @@ def test_only_a_reader_is_let_in_by_a_writer_that_has_become_one(reads: bool) ->
     recipe = watching(reads=reads)
     next(recipe)
     if reads:
-        assert end(recipe, (downgraded, OWN)) is Event.LETS_IN
+        assert end(recipe, (downgraded, OWN)) is Wakeup.LETS_IN
     else:
         assert recipe.send((downgraded, OWN)) == Wait(BLOCKER.path, OWN.path)
 
@@ -466,7 +466,7 @@ def test_a_worn_out_parent_is_deleted_when_the_youngest_contender_is_gone() -> N
     assert next(recipe) == (List(PATH),)
     assert recipe.send((listing(4, 3),)) == (Watch(youngest.path),)
     assert recipe.send((youngest,)) == Wait(youngest.path, None)
-    assert recipe.send(Event.BLOCKER_GONE) == (List(PATH),)
+    assert recipe.send(Wakeup.BLOCKER_GONE) == (List(PATH),)
     assert recipe.send((listing(),)) == (Delete(PATH),)
     for again in (DROPPED, failure(Failure.NOT_EMPTY, PATH), None):
         assert recipe.send((again,)) == (List(PATH),)

@@ -7,7 +7,7 @@ from itertools import chain, combinations, product
 
 import pytest
 
-from zklock._recipes.effects import Event
+from zklock._recipes.effects import Wakeup
 from zklock._recipes.names import Kind, Name, Standing, blocks
 from zklock._recipes.turn import Decision, decide
 
@@ -22,17 +22,17 @@ COLUMNS: list[tuple[set[Kind], bool]] = [
     (OTHERS, True),
     (OTHERS, False),
 ]
-TABLE: dict[Event | None, list[Decision]] = {
+TABLE: dict[Wakeup | None, list[Decision]] = {
     # nearest: a reader    a writer    of any other kind
     #   sole: yes   no     yes   no     yes   no
     None: [LOOK, LOOK, LOOK, LOOK, LOOK, LOOK],
-    Event.BLOCKER_GONE: [TAKE, LOOK, LOOK, LOOK, TAKE, LOOK],
-    Event.HOLDER_GONE: [TAKE, LOOK, TAKE, TAKE, TAKE, TAKE],
-    Event.LETS_IN: [PASS, PASS, PASS, PASS, PASS, PASS],
-    Event.OWN_GONE: [ANEW, ANEW, ANEW, ANEW, ANEW, ANEW],
-    Event.UNWATCHED: [LEAVE, LEAVE, LEAVE, LEAVE, LEAVE, LEAVE],
+    Wakeup.BLOCKER_GONE: [TAKE, LOOK, LOOK, LOOK, TAKE, LOOK],
+    Wakeup.HOLDER_GONE: [TAKE, LOOK, TAKE, TAKE, TAKE, TAKE],
+    Wakeup.LETS_IN: [PASS, PASS, PASS, PASS, PASS, PASS],
+    Wakeup.OWN_GONE: [ANEW, ANEW, ANEW, ANEW, ANEW, ANEW],
+    Wakeup.UNWATCHED: [LEAVE, LEAVE, LEAVE, LEAVE, LEAVE, LEAVE],
 }
-EVENTS: list[Event | None] = [None, *Event]
+EVENTS: list[Wakeup | None] = [None, *Wakeup]
 
 
 def name(kind: Kind, number: int) -> Name:
@@ -48,13 +48,13 @@ def test_the_table_has_every_case_once() -> None:
 @pytest.mark.parametrize("sole", [True, False])
 @pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("event", EVENTS)
-def test_every_event_behind_every_blocker(event: Event | None, kind: Kind, sole: bool) -> None:
+def test_every_event_behind_every_blocker(event: Wakeup | None, kind: Kind, sole: bool) -> None:
     (column,) = (at for at, (kinds, alone) in enumerate(COLUMNS) if kind in kinds and alone is sole)
     assert decide(Standing(name(kind, 0), sole, ahead=1), event) is TABLE[event][column]
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_without_a_blocker_it_takes_its_turn(event: Event | None) -> None:
+def test_without_a_blocker_it_takes_its_turn(event: Wakeup | None) -> None:
     assert decide(Standing(None, sole=True, ahead=0), event) is TAKE
 
 
@@ -77,13 +77,13 @@ def subsets(queue: Queue) -> Iterator[set[Name]]:
     return map(set, chain.from_iterable(combinations(queue, n) for n in range(len(queue) + 1)))
 
 
-def left_after(event: Event, queue: Queue, nearest: Name) -> Iterator[list[Kind]]:
+def left_after(event: Wakeup, queue: Queue, nearest: Name) -> Iterator[list[Kind]]:
     """Yield the kinds of who may be left of a queue when the nearest blocker is known to be gone.
 
     Anybody else may be gone, too. A writer that has gone may have left a reader in its place, if it
     was Curator's; the holder was not. Nobody who blocks the holder was left when it was granted.
     """
-    held = event is Event.HOLDER_GONE
+    held = event is Wakeup.HOLDER_GONE
     for gone in subsets(queue):
         before = [each for each in queue if each.sequence < nearest.sequence]
         if nearest not in gone:
@@ -105,12 +105,12 @@ def _granted_despite(curators: set[Name], holder: Name) -> bool:
     )
 
 
-GONE = [Event.BLOCKER_GONE, Event.HOLDER_GONE]
+GONE = [Wakeup.BLOCKER_GONE, Wakeup.HOLDER_GONE]
 
 
 @pytest.mark.parametrize("me", [Kind.EXCLUSIVE, Kind.READ, Kind.WRITE])
 @pytest.mark.parametrize("event", GONE)
-def test_whoever_takes_its_turn_is_blocked_by_nobody(event: Event, me: Kind) -> None:
+def test_whoever_takes_its_turn_is_blocked_by_nobody(event: Wakeup, me: Kind) -> None:
     turns = 0
     for queue, blockers in queues(me):
         standing = Standing(blockers[0], sole=len(blockers) == 1, ahead=len(blockers))
@@ -122,7 +122,7 @@ def test_whoever_takes_its_turn_is_blocked_by_nobody(event: Event, me: Kind) -> 
 
 
 @pytest.mark.parametrize("event", GONE)
-def test_it_looks_only_where_somebody_may_be_left(event: Event) -> None:
+def test_it_looks_only_where_somebody_may_be_left(event: Wakeup) -> None:
     looks: dict[tuple[Kind, bool], bool] = {}
     for me in Kind:
         for queue, blockers in queues(me):

@@ -24,12 +24,12 @@ from zklock._recipes.effects import (
     Batch,
     Cancelled,
     Claim,
-    Event,
     Failed,
     Pause,
     Recipe,
     SessionReplaced,
     Wait,
+    Wakeup,
     backoff,
 )
 from zklock.errors import ZkLockError
@@ -364,19 +364,19 @@ class Attempt(Pending[T]):
         elif event := self._meaning(self._asked, fired):
             self._go(event)
 
-    def _meaning(self, wait: Any, fired: _Fired) -> Event | None:
+    def _meaning(self, wait: Any, fired: _Fired) -> Wakeup | None:
         """Return the event that ends this wait; ``None``: it waits on."""
         if fired.path is None:
-            return Event.UNWATCHED
+            return Wakeup.UNWATCHED
         if fired.path not in {wait.blocker, wait.own, wait.beside}:
             return None
         if fired.deleted and fired.path == wait.own:
-            return Event.OWN_GONE
+            return Wakeup.OWN_GONE
         if fired.deleted and fired.path == wait.blocker:
             self.heard = fired.at
         if not fired.deleted or fired.taken:
-            return Event.UNWATCHED
-        return Event.HOLDER_GONE if fired.held else Event.BLOCKER_GONE
+            return Wakeup.UNWATCHED
+        return Wakeup.HOLDER_GONE if fired.held else Wakeup.BLOCKER_GONE
 
     def _cancel(self, error: BaseException | None) -> bool:
         if self._decided:

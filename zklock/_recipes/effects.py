@@ -6,7 +6,7 @@ A recipe is a generator. It yields one of
   tuple of their results, in the same order. Requests of one session take effect in the order
   sent. A batch waits unsent while the client is disconnected.
 - ``Claim``: take the grant, if the lease is live; the answer is the grant.
-- ``Wait``: sleep until something happens to one of the watched nodes; the answer is an ``Event``.
+- ``Wait``: sleep until something happens to one of the watched nodes; the answer is a ``Wakeup``.
 - ``Pause``: sleep for some seconds.
 - ``AbandonCreate``: leave a contender that may still come to the host; the answer is ``None``, at
   once.
@@ -180,7 +180,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Sleep until something happens to one of the watched nodes → ``Event``."""
+    """Sleep until something happens to one of the watched nodes → ``Wakeup``."""
 
     blocker: str
     own: str | None
@@ -209,7 +209,7 @@ class AbandonCreate:
     uuid: str
 
 
-class Event(Enum):
+class Wakeup(Enum):
     """What ended a ``Wait``."""
 
     BLOCKER_GONE = "the blocker's node was deleted"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from zklock._recipes import steps
 from zklock._recipes.effects import (
-    Event,
     Failed,
     Failure,
     Listing,
@@ -17,6 +16,7 @@ from zklock._recipes.effects import (
     SessionReplaced,
     Sync,
     Wait,
+    Wakeup,
     Watch,
     WatchExists,
     WatchList,
@@ -48,7 +48,7 @@ def follow(path: str, tell: Callable[[Node | None, bool], object]) -> Recipe[Non
             if found != told:
                 told = found
                 tell(found, False)
-            if (yield Wait(path, None)) is not Event.UNWATCHED:
+            if (yield Wait(path, None)) is not Wakeup.UNWATCHED:
                 tell(None, True)
                 return
 

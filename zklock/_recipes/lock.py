@@ -20,7 +20,6 @@ from zklock._recipes.effects import (
     Claim,
     Create,
     Delete,
-    Event,
     Failure,
     List,
     Listing,
@@ -29,6 +28,7 @@ from zklock._recipes.effects import (
     Recipe,
     SessionReplaced,
     Transaction,
+    Wakeup,
 )
 from zklock._recipes.steps import (
     ABSENT,
@@ -93,13 +93,13 @@ class Entry:
         """Act when no blocker is left → the grant, ``AGAIN``, or ``None``: not free."""
         return claim(self, token, alone=self.alone)
 
-    def wait_behind(self, blocker: str, reads: bool) -> Recipe[Event | None]:
+    def wait_behind(self, blocker: str, reads: bool) -> Recipe[Wakeup | None]:
         """Sleep until the nearest blocker no longer blocks → what happened; see ``steps.watch``.
 
         ``UNWATCHED``: the lock is not free, and this contender does not wait.
         """
         if not (self.patient or reads):
-            return given(Event.UNWATCHED)
+            return given(Wakeup.UNWATCHED)
         return watch(blocker, self.node, reads, self.patient, self.saw)
 
     def saw(self, blocker: Node) -> None:

@@ -31,7 +31,6 @@ from zklock._recipes import lock as lock_recipe, names, queries, steps
 from zklock._recipes.effects import (
     Check,
     Delete,
-    Event,
     Failed,
     Failure,
     Listing,
@@ -41,6 +40,7 @@ from zklock._recipes.effects import (
     Sync,
     Transaction,
     Wait,
+    Wakeup,
     Watch,
     WatchList,
     Write,
@@ -78,7 +78,7 @@ class Entry(lock_recipe.Entry):
     _leases: list[lock_recipe.Entry] = field(default_factory=list)
     _kept: Kept | None = None
 
-    def wait_behind(self, blocker: str, reads: bool) -> Recipe[Event | None]:
+    def wait_behind(self, blocker: str, reads: bool) -> Recipe[Wakeup | None]:
         """Sleep until the blocker is gone; if not patient, only while enough permits are idle.
 
         Permits are idle while the contenders before it are about to take them. A queue alone does
@@ -96,7 +96,7 @@ class Entry(lock_recipe.Entry):
             for result in rest:
                 steps.check(result, Failure.MISSING)
             if not isinstance(own, Node) or not own.mine:
-                return Event.OWN_GONE
+                return Wakeup.OWN_GONE
             if steps.is_(before, Failure.MISSING):
                 return None
             if isinstance(before, Node):
@@ -105,10 +105,10 @@ class Entry(lock_recipe.Entry):
             if isinstance(root, Node) and root.data:
                 self._kept = _checked(self.root, root, self.limit, self.permits)
                 if out + self.permits > self._kept.limit:
-                    return Event.UNWATCHED
+                    return Wakeup.UNWATCHED
             event = yield Wait(blocker, self.node, beside=leases(self.root))
-            if event is not Event.UNWATCHED:
-                return Event.OWN_GONE if event is Event.OWN_GONE else None
+            if event is not Wakeup.UNWATCHED:
+                return Wakeup.OWN_GONE if event is Wakeup.OWN_GONE else None
 
     def before_making(self) -> Recipe[None]:
         """Raise ``LimitMismatch`` if there is no limit; nothing is left behind."""
@@ -153,7 +153,7 @@ class Entry(lock_recipe.Entry):
             if not self._stand(listing) or len(listing.names) <= self._kept.limit:
                 return listing
             event = yield Wait(leases(self.root), self.node, beside=self.root)
-            return None if event is Event.OWN_GONE else (yield from steps.look(leases(self.root)))
+            return None if event is Wakeup.OWN_GONE else (yield from steps.look(leases(self.root)))
 
     def _make_leases(self) -> Recipe[Listing | None]:
         """Make a lease for each permit → the listing; ``None``: sequence numbers had run out."""

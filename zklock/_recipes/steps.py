@@ -13,7 +13,6 @@ from zklock._recipes.effects import (
     Batch,
     Cancelled,
     Delete,
-    Event,
     Exists,
     Failed,
     Failure,
@@ -29,6 +28,7 @@ from zklock._recipes.effects import (
     Sync,
     Transaction,
     Wait,
+    Wakeup,
     Watch,
     WatchList,
     Write,
@@ -279,7 +279,7 @@ def watch(
     reads: bool = False,
     patient: bool = True,
     saw: Callable[[Node], object] | None = None,
-) -> Recipe[Event | None]:
+) -> Recipe[Wakeup | None]:
     """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
 
     With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
@@ -300,7 +300,7 @@ def watch(
         if any(is_(result, Failure.DROPPED) for result in answers):
             continue
         if own and not (isinstance(answers[1], Node) and answers[1].mine):
-            return Event.OWN_GONE
+            return Wakeup.OWN_GONE
         if isinstance(found, Failed) or (
             isinstance(found, Listing) and blocker.rpartition("/")[2] not in found.names
         ):
@@ -308,15 +308,15 @@ def watch(
         if saw is not None and isinstance(found, Node):
             saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
-            return Event.LETS_IN
+            return Wakeup.LETS_IN
         answers = found = result = None  # many may wait
         sleep = Wait(parent_of(blocker) if denied else blocker, own)
-        event: Event = (yield sleep) if patient else Event.UNWATCHED
-        if event is not Event.UNWATCHED or not patient:
+        event: Wakeup = (yield sleep) if patient else Wakeup.UNWATCHED
+        if event is not Wakeup.UNWATCHED or not patient:
             return event
 
 
-def given(event: Event) -> Recipe[Event]:
+def given(event: Wakeup) -> Recipe[Wakeup]:
     """Return the event; nothing is asked for."""
     yield from ()
     return event

@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from zklock._recipes.effects import Event
+from zklock._recipes.effects import Wakeup
 from zklock._recipes.names import Kind, Standing
 
 
@@ -63,7 +63,7 @@ class Decision(Enum):
     QUEUE_AGAIN = "its own node is gone: it queues again, at the end"
 
 
-def decide(standing: Standing, event: Event | None) -> Decision:
+def decide(standing: Standing, event: Wakeup | None) -> Decision:
     """Return what a contender does next, by where it stood and what happened to the nearest.
 
     ``event`` is how the wait behind the nearest blocker has ended. ``None``: there was no wait, or
@@ -73,15 +73,15 @@ def decide(standing: Standing, event: Event | None) -> Decision:
     if nearest is None:
         return Decision.TAKE_TURN
     match event:
-        case Event.OWN_GONE:
+        case Wakeup.OWN_GONE:
             return Decision.QUEUE_AGAIN
-        case Event.LETS_IN:
+        case Wakeup.LETS_IN:
             return Decision.PASS
-        case Event.UNWATCHED:
+        case Wakeup.UNWATCHED:
             return Decision.LEAVE
-        case Event.BLOCKER_GONE:
+        case Wakeup.BLOCKER_GONE:
             free = standing.sole and nearest.kind is not Kind.WRITE
-        case Event.HOLDER_GONE:
+        case Wakeup.HOLDER_GONE:
             free = standing.sole or nearest.kind is not Kind.READ
         case None:
             free = False

@@ -87,7 +87,7 @@ def _life(client: KazooClient, tls: SSLContext | None) -> Callable[[int], bool |
     return lambda session: None if (living := alive()) is None else session in living
 
 
-def _tell(path: str, event: happened.Event) -> None:
+def _tell(path: str, event: happened.QueueEvent) -> None:
     place = event.place
     token = place.contender.token
     now = datetime.now().strftime("%H:%M:%S")
@@ -99,7 +99,7 @@ def _tell(path: str, event: happened.Event) -> None:
     )
 
 
-def _tell_json(path: str, event: happened.Event) -> None:
+def _tell_json(path: str, event: happened.QueueEvent) -> None:
     _print_json(
         event.what.value,
         path,

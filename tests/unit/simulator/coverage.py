@@ -19,7 +19,7 @@ from unittest import mock
 from tests.unit.simulator import system as simulated
 from zklock._pool import slot_states
 from zklock._recipes import lock
-from zklock._recipes.effects import Event
+from zklock._recipes.effects import Wakeup
 from zklock._recipes.names import Kind, Name, Standing
 from zklock._recipes.turn import decide
 
@@ -45,7 +45,7 @@ MACHINES: dict[str, Any] = {
 _NEAREST = {Kind.READ: "a reader", Kind.WRITE: "a writer"}
 
 
-def _turn(standing: Standing, event: Event | None) -> Pair:
+def _turn(standing: Standing, event: Wakeup | None) -> Pair:
     """Return the pair of a decision: what stands before a contender, and what happened to it."""
     nearest = standing.nearest
     if nearest is None:
@@ -62,8 +62,8 @@ def _legal() -> Iterator[Pair]:
                 yield Pair(name, state.value, event.value)
     for kind in (Kind.READ, Kind.WRITE, Kind.EXCLUSIVE):
         for sole in (True, False):
-            for what in (None, *Event):
-                if what is Event.LETS_IN and kind is not Kind.WRITE:
+            for what in (None, *Wakeup):
+                if what is Wakeup.LETS_IN and kind is not Kind.WRITE:
                     continue  # whoever lets readers in is a writer
                 yield _turn(Standing(Name("", kind, 0), sole, ahead=0), what)
     yield _turn(Standing(None, sole=True, ahead=0), None)
@@ -123,7 +123,7 @@ class _Counted:
         return then
 
 
-def _decide(met: Counter[Pair], real: Any, standing: Standing, event: Event | None) -> Any:
+def _decide(met: Counter[Pair], real: Any, standing: Standing, event: Wakeup | None) -> Any:
     if simulated.lasts():
         met[_turn(standing, event)] += 1
     return real(standing, event)

@@ -45,7 +45,7 @@ from zklock.testing.zookeeper.messages import (
     Ping,
     Request,
 )
-from zklock.testing.zookeeper.sessions import Session, Sessions
+from zklock.testing.zookeeper.sessions import ServerSession, Sessions
 from zklock.testing.zookeeper.tree import Refused, Transaction
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
@@ -59,7 +59,7 @@ class Touches(Sessions[Link]):
 
     noting: dict[int, int] | None = None
 
-    def touch(self, session: Session[Link], timeout: int, now: int) -> None:
+    def touch(self, session: ServerSession[Link], timeout: int, now: int) -> None:
         if self.noting is None:
             super().touch(session, timeout, now)
         else:
@@ -117,7 +117,7 @@ class Leader(Machine[Link]):
                 self._ends |= hears.written(path, link.session.id)
         return body
 
-    def _close(self, session: Session[Link], now: int) -> None:
+    def _close(self, session: ServerSession[Link], now: int) -> None:
         nodes = list(self.tree.ephemerals.get(session.id, ()))
         super()._close(session, now)
         self._tell_gone(nodes)

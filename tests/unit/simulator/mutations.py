@@ -205,7 +205,7 @@ MUTATIONS = {
             lock,
             "_take_turn",
             "decide(standing, event)",
-            "Decision.TAKE_TURN if event is Event.BLOCKER_GONE else decide(standing, event)",
+            "Decision.TAKE_TURN if event is Wakeup.BLOCKER_GONE else decide(standing, event)",
         ),
         faults=("cancel", "expire"),
         troubles=6,
@@ -245,7 +245,10 @@ MUTATIONS = {
     ),
     "a semaphore with permits left is refused": Mutation(
         Bend(
-            semaphore.Entry, "wait_behind", "assert self.node is not None", "return Event.UNWATCHED"
+            semaphore.Entry,
+            "wait_behind",
+            "assert self.node is not None",
+            "return Wakeup.UNWATCHED",
         ),
         kind="burst",
         found="enough permits",

@@ -23,7 +23,7 @@ class Happened(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class QueueEvent:
     """An event, and how many held and waited after all that happened at that look."""
 
     what: Happened
@@ -32,7 +32,7 @@ class Event:
     waiting: int
 
 
-def first(view: LockView | None) -> Iterator[Event]:
+def first(view: LockView | None) -> Iterator[QueueEvent]:
     """Yield what the first look shows."""
     for place in view.places if view else ():
         what = Happened.HOLDS if place.contender.holds else Happened.WAITS
@@ -41,7 +41,7 @@ def first(view: LockView | None) -> Iterator[Event]:
 
 def between(
     before: LockView | None, after: LockView | None, lives: Callable[[int], bool | None]
-) -> Iterator[Event]:
+) -> Iterator[QueueEvent]:
     """Yield what happened between two looks: first who left, then who came, in queue order.
 
     ``lives`` tells whether a session still exists; ``None``: that cannot be told.
@@ -74,9 +74,9 @@ def _leaving(place: Place, lives: Callable[[int], bool | None]) -> Happened:
     return Happened.RELEASED if place.contender.holds else Happened.WITHDRAWN
 
 
-def _event(what: Happened, place: Place, view: LockView | None) -> Event:
+def _event(what: Happened, place: Place, view: LockView | None) -> QueueEvent:
     holders, waiting = (len(view.holders), len(view.waiting)) if view else (0, 0)
-    return Event(what, place, holders, waiting)
+    return QueueEvent(what, place, holders, waiting)
 
 
 def _is_semaphore(view: LockView | None) -> bool:

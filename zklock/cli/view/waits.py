@@ -115,7 +115,7 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class WaitLink:
     """A step of a chain: ``waiter`` waits for ``lock``, where ``blocker`` stands before it."""
 
     waiter: Place
@@ -132,7 +132,7 @@ class Deadlock:
     """
 
     certain: bool
-    chain: Sequence[Link]
+    chain: Sequence[WaitLink]
     involved: Sequence[str]
     breaks: tuple[LockView, Place] | None
 
@@ -281,10 +281,10 @@ def _chain(needs: Sequence[Need], stands: Sequence[Stand], group: Sequence[int])
     raise AssertionError("each one of a group needs each other")
 
 
-def _links(stands: Sequence[Stand], chain: Sequence[int]) -> list[Link]:
+def _links(stands: Sequence[Stand], chain: Sequence[int]) -> list[WaitLink]:
     there = [at for at in chain if at < len(stands)]
     return [
-        Link(stands[at].place, stands[at].lock, stands[after].place)
+        WaitLink(stands[at].place, stands[at].lock, stands[after].place)
         for at, after in zip(there, [*there[1:], there[0]], strict=True)
         if not stands[at].holds
     ]

@@ -14,7 +14,7 @@ C = TypeVar("C", bound=Hashable)
 T = TypeVar("T")
 
 
-class Link(socket.socket):
+class LinkedSocket(socket.socket):
     """One end of a connection. It counts the bytes that pass, and notes when it sent last."""
 
     def __init__(self, descriptor: int, clock: Callable[[], float]) -> None:
@@ -44,10 +44,10 @@ class Link(socket.socket):
         return self.fileno() < 0
 
 
-def linked(clock: Callable[[], float]) -> tuple[Link, Link]:
+def linked(clock: Callable[[], float]) -> tuple[LinkedSocket, LinkedSocket]:
     """Return both ends of a new connection."""
     ours, theirs = socket.socketpair()
-    return Link(ours.detach(), clock), Link(theirs.detach(), clock)
+    return LinkedSocket(ours.detach(), clock), LinkedSocket(theirs.detach(), clock)
 
 
 class _Machine(Machine[C]):
@@ -75,7 +75,7 @@ class SimulatedServer(EmbeddedServer):
         """Have the server's thread answer this between two turns."""
         return self._call(question)
 
-    def adopt(self, link: Link, owner: object) -> None:
+    def adopt(self, link: LinkedSocket, owner: object) -> None:
         """Take one end of a connection of ``owner``."""
 
         def take() -> None:

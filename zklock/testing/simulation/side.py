@@ -26,7 +26,7 @@ from zklock._shell.handler import IDLE, Handler
 from zklock._shell.socket import Sock
 from zklock._shell.timed_thread import TimedThread
 from zklock.errors import ZkLockError
-from zklock.testing.simulation.server import Link, SimulatedServer, linked
+from zklock.testing.simulation.server import LinkedSocket, SimulatedServer, linked
 
 _PING = 1 / 3
 """The part of the session timeout after which kazoo pings, if nothing was sent."""
@@ -430,7 +430,7 @@ class SimulatedHandler(Handler):
         self.limit = side.limit  # type: ignore[method-assign]
         self.thread = side.thread  # type: ignore[method-assign]
         self.session.limit, self.session.thread = side.limit, side.thread
-        self._link: tuple[Link, Link] | None = None
+        self._link: tuple[LinkedSocket, LinkedSocket] | None = None
         self._current: Sock | None = None
         self._rests = False  # the client's own thread waits
         self._backoffs = False  # the connection thread waits, and nothing has come
@@ -480,7 +480,7 @@ class SimulatedHandler(Handler):
         self._side.stirs()
         return self._current
 
-    def _ask(self, timeout: float | None = None) -> Link:
+    def _ask(self, timeout: float | None = None) -> LinkedSocket:
         """Return a connection for a four-letter word."""
         self._pass()
         link = linked(self._side.now)
@@ -496,7 +496,7 @@ class SimulatedHandler(Handler):
         if self._ends:
             raise ConnectionRefusedError("the client is being stopped")
 
-    def _adopt(self, link: tuple[Link, Link]) -> None:
+    def _adopt(self, link: tuple[LinkedSocket, LinkedSocket]) -> None:
         try:
             self._side.world.server.adopt(link[1], self._side)
         except ZkLockError as error:

@@ -60,7 +60,7 @@ from zklock.testing.zookeeper.messages import (
     Unknown,
     Unreadable,
 )
-from zklock.testing.zookeeper.sessions import Session, Sessions
+from zklock.testing.zookeeper.sessions import ServerSession, Sessions
 from zklock.testing.zookeeper.tree import (
     CONTAINER_OWNER,
     SPECIAL,
@@ -131,7 +131,7 @@ class Rules:
 class _Link(Generic[C]):
     """What a connection is to a session that lives; ``timeout`` is what it has negotiated."""
 
-    session: Session[C]
+    session: ServerSession[C]
     timeout: int
     who: list[Identity] = field(default_factory=list)
 
@@ -319,11 +319,11 @@ class Machine(Generic[C]):
         self.lost(connection)
         self._send(connection, HangUp())
 
-    def _drop(self, session: Session[C]) -> None:
+    def _drop(self, session: ServerSession[C]) -> None:
         if session.connection is not None:
             self._hang_up(session.connection)
 
-    def _close(self, session: Session[C], now: int) -> None:
+    def _close(self, session: ServerSession[C], now: int) -> None:
         def bury(txn: Transaction) -> None:
             for path in list(self.tree.ephemerals.get(session.id, ())):
                 txn.remove(path)

@@ -14,7 +14,7 @@ C = TypeVar("C", bound=Hashable)
 
 
 @dataclass(slots=True, eq=False)
-class Session(Generic[C]):
+class ServerSession(Generic[C]):
     """A session; ``timeout`` is the one that it was created with."""
 
     id: int
@@ -30,30 +30,32 @@ class Sessions(Generic[C]):
     def __init__(self, tick: int, first_id: int) -> None:
         self.tick = tick
         self._next_id = first_id
-        self._all: dict[int, Session[C]] = {}
+        self._all: dict[int, ServerSession[C]] = {}
         self._ending: dict[int, dict[int, None]] = {}  # by the tick at which they expire
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def find(self, session_id: int) -> Session[C] | None:
+    def find(self, session_id: int) -> ServerSession[C] | None:
         """Return the session, if it lives."""
         return self._all.get(session_id)
 
-    def all(self) -> list[Session[C]]:
+    def all(self) -> list[ServerSession[C]]:
         """Return all that live."""
         return list(self._all.values())
 
-    def open(self, timeout: int, now: int) -> Session[C]:
+    def open(self, timeout: int, now: int) -> ServerSession[C]:
         """Begin a session."""
         seed = self._next_id.to_bytes(8, "big", signed=True)
-        session: Session[C] = Session(self._next_id, hashlib.sha256(seed).digest()[:16], timeout)
+        session: ServerSession[C] = ServerSession(
+            self._next_id, hashlib.sha256(seed).digest()[:16], timeout
+        )
         self._next_id += 1
         self._all[session.id] = session
         self.touch(session, timeout, now)
         return session
 
-    def touch(self, session: Session[C], timeout: int, now: int) -> None:
+    def touch(self, session: ServerSession[C], timeout: int, now: int) -> None:
         """Note that the client is alive; ``timeout`` is what its connection has negotiated."""
         expires = (now + timeout) // self.tick * self.tick + self.tick
         if expires != session.expires:
@@ -61,14 +63,14 @@ class Sessions(Generic[C]):
             session.expires = expires
             self._ending.setdefault(expires, {})[session.id] = None
 
-    def _unlist(self, session: Session[C]) -> None:
+    def _unlist(self, session: ServerSession[C]) -> None:
         ending = self._ending.get(session.expires, {})
         if session.id in ending:
             del ending[session.id]
             if not ending:
                 del self._ending[session.expires]
 
-    def close(self, session: Session[C]) -> None:
+    def close(self, session: ServerSession[C]) -> None:
         """Forget a session."""
         self._unlist(session)
         del self._all[session.id]
@@ -77,7 +79,7 @@ class Sessions(Generic[C]):
         """Return when the next one expires, unless it is touched."""
         return min(self._ending, default=None)
 
-    def expired(self, now: int) -> list[Session[C]]:
+    def expired(self, now: int) -> list[ServerSession[C]]:
         """Return those that have expired, in the order in which they did."""
         ticks = sorted(tick for tick in self._ending if tick <= now)
         return [self._all[session_id] for tick in ticks for session_id in self._ending[tick]]
