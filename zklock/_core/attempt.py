@@ -98,7 +98,6 @@ class Pending(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether there is an outcome."""
         return self._outcome is not None
 
     @property
@@ -217,8 +216,6 @@ Asked: TypeAlias = Batch | Claim | Wait | Pause | AbandonCreate
 
 
 class Stage(Enum):
-    """Where an attempt is."""
-
     NEW = auto()
     RUNNING = auto()
     UNSENT = auto()
@@ -295,7 +292,6 @@ class Attempt(Pending[T]):
 
     @property
     def stage(self) -> Stage:
-        """Where it is."""
         return self._stage
 
     def torn(self) -> None:

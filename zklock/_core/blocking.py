@@ -26,14 +26,11 @@ def run(script: Callable[P, Coroutine[Any, Any, T]], /, *what: P.args, **options
 
 
 class Blocking(Front):
-    """A thread waits by blocking."""
-
     def hears(self) -> bool:
         """Whether this thread may hear answers: it waits for them."""
         return True
 
     def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:
-        """Start an attempt."""
         attempt.start(awaited=awaited)
 
     async def finished(

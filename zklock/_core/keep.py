@@ -64,7 +64,6 @@ class Waiter(Pending[GrantBase | None]):
 
     @property
     def asks(self) -> bool:
-        """Whether it begins a contender."""
         return self._place.lacks_contender
 
     def _begin(self, awaited: bool) -> None:
@@ -190,7 +189,6 @@ class Place:
         self._go_on()
 
     def leave(self, waiter: Waiter) -> None:
-        """Forget who waits no more."""
         self._waiters.pop(waiter, None)
         self._take_back(waiter.terms)  # an interrupt may have struck as it was handed over
         self._go_on()

@@ -104,7 +104,6 @@ class Link:
         self._early: deque[bytes] = deque()  # answers to credentials
 
     def opened(self) -> None:
-        """Begin with a new connection."""
         self.cut()
         self.inbox.clear()
         self._buffer, self._first = b"", True

@@ -66,7 +66,6 @@ class OwnNodes:
         return self._nodes.get(path)
 
     def add(self, path: str) -> None:
-        """Note a node."""
         if path not in self._nodes:
             self._nodes[path] = OwnNode()
 
@@ -108,7 +107,6 @@ class OwnNodes:
 
     @property
     def any_held(self) -> bool:
-        """Whether there is a grant."""
         return bool(self._grants)
 
     def held(self) -> list[str]:
@@ -116,7 +114,6 @@ class OwnNodes:
         return [path for path, own in self._nodes.items() if own.grant is not None]
 
     def grants(self) -> list[GrantBase]:
-        """Return all grants."""
         return list(self._grants)
 
     def grants_of(self, lock_path: str) -> list[GrantBase]:

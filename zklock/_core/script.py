@@ -27,8 +27,6 @@ A = TypeVar("A", bound="Pending[Any]")
 
 
 class Front(ABC):
-    """How a front waits."""
-
     @abstractmethod
     def hears(self) -> bool:
         """Whether this thread may hear the answers to what it sends next; then ``finished()``."""

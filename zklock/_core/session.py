@@ -142,7 +142,6 @@ class Session(NotCopyable):
 
     @property
     def client(self) -> Any:
-        """The client."""
         return self.shell.client
 
     @property

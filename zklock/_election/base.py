@@ -220,7 +220,6 @@ class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
                 await self._sleep(left)
 
     async def _acquire(self, blocking: bool, timeout: float | None) -> L | None:
-        """Stand for election once."""
         limit = limit_of(blocking, timeout)
         patient = limit != 0
         check_thread("acquire()")

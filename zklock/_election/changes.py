@@ -30,7 +30,6 @@ class Closing:
     """ContextExit ``with`` closes it."""
 
     def close(self) -> None:
-        """End it."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

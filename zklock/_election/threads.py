@@ -68,8 +68,6 @@ class Leadership(Leading, Grant):
 
 
 class _Term(Term[Leadership]):
-    """A leadership and its thread."""
-
     thread: threading.Thread | None = None
 
     def is_up_to(self, who: str) -> bool:

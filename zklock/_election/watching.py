@@ -19,7 +19,6 @@ class ElectionView(Observed):
     """The part of an election that looks, and asks the leader."""
 
     def _leaders(self, wake: Callable[[], object]) -> Watched[observe.LeaderChange]:
-        """Begin to observe who leads."""
         session, path, feed = self._session, self._path, Feed()
 
         def tell(change: observe.LeaderChange) -> None:

@@ -24,7 +24,6 @@ class AsyncEvent:
         self._waiting: set[asyncio.Future[bool]] = set()
 
     def is_set(self) -> bool:
-        """Whether it is set."""
         return self._set
 
     def set(self) -> None:
@@ -39,7 +38,6 @@ class AsyncEvent:
             settle(come, False)
 
     def clear(self) -> None:
-        """Reset it."""
         self._set = False
 
     async def wait(self, seconds: float | None = None) -> bool:

@@ -25,7 +25,6 @@ class Event(threading.Event):
         self._waiting: dict[threading.Lock, None] = {}
 
     def is_set(self) -> bool:
-        """Whether it is set."""
         return self._set
 
     def set(self) -> None:
@@ -43,7 +42,6 @@ class Event(threading.Event):
             waiting.release()
 
     def clear(self) -> None:
-        """Reset it."""
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:

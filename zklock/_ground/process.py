@@ -21,7 +21,6 @@ _forks = 0
 
 
 def this_process() -> Process:
-    """Return the process that asks."""
     return Process(os.getpid(), _forks)
 
 

@@ -269,7 +269,6 @@ class LockBase(NotCopyable, LockContext[G]):
         return None
 
     def _entry(self, data: bytes, patient: bool, **wanted: Any) -> lock_recipe.Entry:
-        """Return a new contender."""
         return lock_recipe.Entry(
             self._path,
             data,

@@ -23,8 +23,6 @@ from zklock._ground.events import Event
 
 
 class Mine(threading.local):
-    """What each thread has acquired."""
-
     def __init__(self) -> None:
         self.holdings: Acquired[Any] = Acquired()
 

@@ -23,8 +23,6 @@ from zklock.errors import WouldDeadlock
 
 
 class Exclusive(Keeps[G]):
-    """One grant at a time."""
-
     def __init__(
         self,
         client: AnyClient,

@@ -196,7 +196,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         return runner(handler, executor)
 
     def _new_callbacks(self) -> Calling:
-        """Return what calls the callbacks."""
         raise NotImplementedError
 
     def _look(self) -> bool:

@@ -13,8 +13,6 @@ from zklock._pool.transition_table import Steps
 
 
 class MemberState(StrEnum):
-    """Where a worker is."""
-
     NEW = "new"
     """It may be started. A start may have failed."""
     STARTING = "starting"
@@ -46,8 +44,6 @@ DONE = frozenset({MemberState.IDLE, MemberState.CLOSED})
 
 
 class MemberEvent(StrEnum):
-    """What happens to a worker."""
-
     START = "start"
     """``start()`` is called. Where it is not allowed, it raises."""
     JOIN = "join"

@@ -80,7 +80,6 @@ class Newcomers:
         return {name for name, worker in self._here.items() if worker.until > now}
 
     def admit(self, names: set[str]) -> None:
-        """Stop leaving these out."""
         for name in names & self._here.keys():
             self._here[name].until = -1.0
 

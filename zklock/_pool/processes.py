@@ -240,7 +240,6 @@ class InProcesses:
         self._board.lease(end)
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
-        """Begin to handle a shard."""
         handler = pickle.dumps(self._handler)
         place = self._place(shard)
         turn = self._board.begin(place)
@@ -257,7 +256,6 @@ class InProcesses:
         return task
 
     def close(self) -> None:
-        """Wait for what runs."""
         self._threads.shutdown()
         self._board.close()
 

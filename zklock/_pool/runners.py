@@ -105,8 +105,6 @@ class CannotRun(Exception):
 
 
 class Runner(Protocol):
-    """Runs handlers somewhere."""
-
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         """Begin to handle a shard; ``CannotRun``.
 
@@ -214,7 +212,6 @@ class InThreads:
         self._executor: Calling = executor or OwnThreads(MAX_SHARDS, "zklock-shard")
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
-        """Begin to handle a shard."""
         stop = Event()
         task, mine = Task(stop.set), Shard(shard, grant, stop)
         try:
@@ -226,7 +223,6 @@ class InThreads:
         return task
 
     def close(self) -> None:
-        """Wait for the running handlers."""
         if self._own:
             self._executor.shutdown()
 
@@ -294,7 +290,6 @@ class InTasks(OnLoop):
                 raise
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
-        """Begin to handle a shard."""
         stop = asyncio.Event()
         call = _Call(self._handler, TaskShard(shard, grant, stop))
         try:

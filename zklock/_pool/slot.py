@@ -236,7 +236,6 @@ class Slot(Logs):
         self._apply(SlotEvent.WANTED)
 
     def unwant(self) -> None:
-        """Give the shard up."""
         self._apply(SlotEvent.UNWANTED)
 
     def call_off(self) -> None:

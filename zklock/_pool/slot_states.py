@@ -22,8 +22,6 @@ from zklock._pool.transition_table import Steps
 
 
 class SlotState(StrEnum):
-    """Where a slot is."""
-
     NEW = "new"
     """It has not begun."""
     CONTENDING = "contending"
@@ -50,8 +48,6 @@ UNSETTLED = WORKED_ON | {SlotState.CONTENDING, SlotState.WITHDRAWING}
 
 
 class SlotEvent(StrEnum):
-    """What happens to a slot."""
-
     WANTED = "wanted"
     UNWANTED = "unwanted"
     """The shard is for another worker, or this worker leaves."""

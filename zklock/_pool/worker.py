@@ -119,7 +119,6 @@ class Worker(Logs):
 
     @property
     def joined(self) -> bool:
-        """Whether it has joined once."""
         return self.state in HAS_JOINED
 
     @property

@@ -220,8 +220,6 @@ class Wakeup(Enum):
 
 
 class Failure(Enum):
-    """Why a request failed."""
-
     MISSING = "no such node"
     NOT_EMPTY = "the node has children"
     DENIED = "not permitted"

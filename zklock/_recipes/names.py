@@ -27,8 +27,6 @@ EXHAUSTED_AT = 2**31 - 2**20
 
 
 class Kind(Enum):
-    """What a contender wants."""
-
     EXCLUSIVE = "exclusive"
     READ = "read"
     WRITE = "write"
@@ -37,8 +35,6 @@ class Kind(Enum):
 
 
 class Naming(Enum):
-    """Whose names a lock writes."""
-
     CURATOR = "curator"
     KAZOO = "kazoo"
 

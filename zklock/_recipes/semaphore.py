@@ -51,12 +51,10 @@ from zklock.token import FencingToken
 
 
 def locks(root: str) -> str:
-    """Return where contenders queue."""
     return f"{root}/locks"
 
 
 def leases(root: str) -> str:
-    """Return where permits are."""
     return f"{root}/leases"
 
 

@@ -54,8 +54,6 @@ from zklock._recipes.names import Kind, Standing
 
 
 class Decision(Enum):
-    """What a contender does next."""
-
     TAKE_TURN = "nobody blocks it: it takes its turn"
     LOOK = "somebody may block it: it lists the queue again"
     PASS = "the nearest blocker lets it in: it waits for the one before that"

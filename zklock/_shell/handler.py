@@ -161,7 +161,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     @property
     def client(self) -> Any:
-        """The client that it serves."""
         return self.served() if self.served is not None else None
 
     # The way in.
@@ -286,7 +285,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         self.session.link.out.append(handshake)
 
     def pass_on(self, sock: Sock, frame: bytes) -> None:
-        """Send a frame of kazoo's."""
         if sock is self._sock:
             self.session.link.pass_on(frame)
 
@@ -385,7 +383,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     @property
     def reads(self) -> bool:
-        """Whether a caller reads."""
         return self._reader is not None
 
     def _listen(self, pending: Pending[Any]) -> None:
@@ -519,7 +516,6 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         return TimedThread(name, turn)
 
     def new_executor(self) -> Any:
-        """Return what runs callbacks."""
         return CallbackExecutor()
 
     def notify(self, calls: Calls) -> None:

@@ -62,7 +62,6 @@ class Sock:
     # For kazoo, on its connection thread.
 
     def send(self, data: Any) -> int:
-        """Send a frame."""
         frame = bytes(data)
         handler = self._handler
         if not self._asked:
@@ -110,7 +109,6 @@ class Sock:
         )
 
     def close(self) -> None:
-        """Close."""
         self._handler.step(self._handler.end_of, self, True)
         self.real.close()
 

@@ -56,7 +56,6 @@ def queued(terms: Any, now: Callable[[], float]) -> Callable[[str, int], object]
 
 
 def begun(attempt: Any, now: Callable[[], float]) -> None:
-    """Follow an acquire that begins."""
     attempt.began = began = now()
     attempt.when_done(partial(_withdrawn, attempt, began, now))
 

@@ -23,7 +23,6 @@ embedded server, and says so."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "--hosts",
         type=_hosts,

@@ -26,7 +26,6 @@ prometheus-client."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     connection.add_root(parser)
     parser.add_argument(
         "--listen",
@@ -78,7 +77,6 @@ class _Collector:
         self.look = Look()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics."""
         from zklock.cli.view.metrics import metrics  # noqa: PLC0415 - an extra
 
         return metrics(self.look)

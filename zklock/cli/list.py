@@ -22,7 +22,6 @@ node."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "root",
         metavar="ROOT",
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the locks and pools."""
     with connection.connected(options) as client:
         reader = Reader(client, options.root)
         seen = reader.read()

@@ -47,7 +47,6 @@ def say_missing(command: str, path: str, todo: str = "") -> Status:
 
 
 def say_hidden(command: str, reader: Reader) -> None:
-    """Say which nodes ACLs hide."""
     if reader.hidden:
         say(command, f"ACLs forbid reading {some(reader.hidden)}")
 

@@ -75,7 +75,6 @@ class _Queue(Screen[None]):
         self._newest = newest
 
     def compose(self) -> ComposeResult:
-        """Yield the widgets."""
         yield Static(id="head", markup=False)
         yield _Table("queue")
         yield Footer()
@@ -85,7 +84,6 @@ class _Queue(Screen[None]):
         self.refresh_rows()
 
     def refresh_rows(self) -> None:
-        """Show the newest look."""
         look = self._newest()
         head, found = table.opened(look, self._key)
         self.query_one("#head", Static).update(_headed(table.path_of(self._key), head, look))
@@ -135,14 +133,12 @@ class Top(App[None]):
         self._home: asyncio.AbstractEventLoop | None = None
 
     def compose(self) -> ComposeResult:
-        """Yield the widgets."""
         yield Static(id="head", markup=False)
         yield _Table("locks")
         yield Input(self._part, placeholder="text in path, kind or holder", id="filter")
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to follow."""
         self._home = asyncio.get_running_loop()
         self.query_one("#locks").focus()
         self.set_interval(_LOOK_AT_TERMINAL, self._end_without_terminal)
@@ -186,7 +182,6 @@ class Top(App[None]):
             self._call(self.exit)
 
     def show(self, look: Look) -> None:
-        """Show a look."""
         self._look = look
         self._draw()
         self._shown.set()
@@ -213,12 +208,10 @@ class Top(App[None]):
             self.screen.refresh_rows()
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         self._order = _ORDERS[(_ORDERS.index(self._order) + 1) % len(_ORDERS)]
         self._draw()
 
     def action_filter(self) -> None:
-        """Ask for a text."""
         entry = self.query_one("#filter", Input)
         entry.add_class("open")
         entry.focus()
@@ -234,7 +227,6 @@ class Top(App[None]):
         self._draw()
 
     def on_input_submitted(self) -> None:
-        """Keep the filter."""
         self._close_filter()
 
     def _close_filter(self) -> None:

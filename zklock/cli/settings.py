@@ -105,7 +105,6 @@ class Setting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """The variable of the environment."""
         return f"ZKLOCK_{self.key.upper()}"
 
     @property

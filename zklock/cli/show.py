@@ -24,13 +24,11 @@ its workers. Of any other node, what it is. Exit status 66 if there is no such n
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("path", metavar="PATH", type=connection.lock_path)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what is there."""
     path = options.path
     with connection.connected(options) as client:
         reader = Reader(client, path, alone=True)

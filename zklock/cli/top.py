@@ -27,7 +27,6 @@ there is no such node."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     connection.add_root(parser)
     parser.add_argument("--once", action="store_true", help="print a table, and end")
     parser.add_argument("--json", action="store_true", help="print one JSON object, and end")
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the locks."""
     options.sort = table.Order(options.sort.replace("-", " "))
     if options.json or options.once:
         return _once(options)

@@ -76,7 +76,6 @@ class Table:
 
 
 def _sizes(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return how wide columns are."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 

@@ -10,8 +10,6 @@ from zklock.cli.view.model import LockView, Place, What
 
 
 class Happened(Enum):
-    """What a contender did."""
-
     HOLDS = "holds"  # it held at the first look
     WAITS = "waits"  # it waited at the first look
     QUEUED = "queued"

@@ -39,8 +39,6 @@ OWN = "/zookeeper"
 
 
 class What(Enum):
-    """What is at a path."""
-
     MISSING = "missing"
     LOCK = "lock"
     READ_WRITE = "read-write lock"
@@ -210,7 +208,6 @@ class LockView:
 
     @property
     def waiting(self) -> list[Place]:
-        """Those who wait, in order."""
         return [place for place in self.places if not place.contender.holds]
 
     @property
@@ -253,8 +250,6 @@ class LockView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker of a pool."""
-
     identity: str
     owned: int
     assigned: int

@@ -97,7 +97,6 @@ class Stand:
 
     @property
     def holds(self) -> bool:
-        """Whether it holds."""
         return self.place.contender.holds
 
     @property

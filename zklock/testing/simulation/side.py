@@ -211,11 +211,9 @@ class Side:
 
     @property
     def paused(self) -> bool:
-        """Whether its clock stands still."""
         return self._stood_still is not None
 
     def stand_still(self) -> None:
-        """Let its clock stand still."""
         self._stood_still = self.world.now()
 
     def go_on(self) -> None:
@@ -549,7 +547,6 @@ class SimulatedHandler(Handler):
         return self._due if self._rests and self._driving else math.inf
 
     def drop(self) -> None:
-        """Break the present connection."""
         self._drops = True
         super().drop()
 

@@ -145,7 +145,6 @@ def _text_at(body: bytes, at: int) -> tuple[str, int]:
 
 
 def stat_at(body: bytes, at: int) -> Stat:
-    """Read a stat."""
     stat: Stat = tuple.__new__(Stat, _STAT.unpack_from(body, at))
     return stat
 
@@ -164,8 +163,6 @@ def _vector(field: Field) -> Field:
 
 
 class Record:
-    """Fields, one after the other."""
-
     def __init__(self, *fields: Field) -> None:
         self.fields = fields
         self._writes = [field.write for field in fields]

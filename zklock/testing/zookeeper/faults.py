@@ -20,8 +20,6 @@ _COUNTED_IF_NAMED = (Auth, Ping, SetWatches)
 
 
 class Trouble(enum.Enum):
-    """What happens to a request."""
-
     THROTTLED = "throttled"
     REQUEST_LOST = "request lost"
     REPLY_LOST = "reply lost"

@@ -16,8 +16,6 @@ from zklock.testing.zookeeper.codec import Acl, Malformed, Op
 
 
 class Code(enum.IntEnum):
-    """The error of an answer."""
-
     OK = 0
     RUNTIME_INCONSISTENCY = -2
     MARSHALLING_ERROR = -5
@@ -38,8 +36,6 @@ class Code(enum.IntEnum):
 
 
 class EventKind(enum.IntEnum):
-    """What a watch tells of."""
-
     CREATED = 1
     DELETED = 2
     DATA_CHANGED = 3
@@ -52,8 +48,6 @@ class EventKind(enum.IntEnum):
 
 
 class Perms(enum.IntFlag):
-    """The permissions of an ACL."""
-
     READ = 1
     WRITE = 2
     CREATE = 4
@@ -253,8 +247,6 @@ class Answer(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A watch has fired."""
-
     kind: EventKind
     path: str
 

@@ -345,7 +345,6 @@ class EmbeddedServer:
     # On the server's thread.
 
     def _now(self) -> int:
-        """Return the time in milliseconds."""
         return _now()
 
     def _call(self, command: Callable[[], T]) -> T:

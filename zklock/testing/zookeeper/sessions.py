@@ -41,11 +41,9 @@ class Sessions(Generic[C]):
         return self._all.get(session_id)
 
     def all(self) -> list[ServerSession[C]]:
-        """Return all that live."""
         return list(self._all.values())
 
     def open(self, timeout: int, now: int) -> ServerSession[C]:
-        """Begin a session."""
         seed = self._next_id.to_bytes(8, "big", signed=True)
         session: ServerSession[C] = ServerSession(
             self._next_id, hashlib.sha256(seed).digest()[:16], timeout
@@ -71,7 +69,6 @@ class Sessions(Generic[C]):
                 del self._ending[session.expires]
 
     def close(self, session: ServerSession[C]) -> None:
-        """Forget a session."""
         self._unlist(session)
         del self._all[session.id]
 

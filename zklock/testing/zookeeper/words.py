@@ -20,8 +20,6 @@ VERSION = f"{RELEASE}-zklock-embedded, never for production, built on {sys.platf
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the words tell of."""
-
     machine: Machine[Any]
     port: int
     connections: int
@@ -32,7 +30,6 @@ class View:
 
     @property
     def mode(self) -> str:
-        """Read-only or standalone."""
         return "read-only" if self.machine.read_only else "standalone"
 
 
