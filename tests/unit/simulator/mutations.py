@@ -596,6 +596,7 @@ MUTATIONS = {
             "self._stopping, self._driving, self.session.final = False, True, None",
             "self._stopping, self._driving = False, True",
         ),
+        Bend(Session, "connected_as", "self.final = None", "pass"),
         faults=(START_AGAIN,),
         troubles=6,
         found="ended by ClientClosed",
