@@ -70,6 +70,7 @@ BELOW = {
     "docs/internals": [
         "docs/recipe",
         "docs/evidence",
+        "docs/mutants",
         "docs/hazards",
         "docs/chaos",
         "docs/model/index",
