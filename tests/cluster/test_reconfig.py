@@ -180,7 +180,7 @@ def test_a_holder_on_a_removed_server_is_told_before_the_next_grant(
 def test_all_servers_are_replaced_and_no_lock_is_lost(
     changing: Changing, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The leader is among them. Who does not learn of the new servers loses its lock."""
+    """The leader is among them. A client that does not learn of the new servers loses its lock."""
     session = 30.0
     first = hosts(changing.first)
     losses = Losses()

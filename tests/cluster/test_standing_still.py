@@ -65,7 +65,7 @@ def test_a_follower_costs_no_lock(zklock_connect: Connect) -> None:
 
 @pytest.mark.cluster
 def test_a_leader_is_followed_for_synclimit(zklock_connect: Connect) -> None:
-    """Who leads is killed: a new leader at once. Who leads stands still: after syncLimit ticks."""
+    """A killed leader is replaced at once. One that stands still: after syncLimit ticks."""
     session = 6.0
     with Ensemble(3, tick_time=TICK, sync_limit=60, backend=backend_or_skip("java")) as ensemble:
         leader = ensemble.leader()

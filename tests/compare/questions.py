@@ -289,8 +289,8 @@ def order(play: Play) -> Cell:
 def in_order(play: Play) -> bool | None:
     """Whether those that wait get the lock in the order of asking; ``None``: they do not wait.
 
-    The first ones have waited for longer than a lease when the holder leaves: who asks anew from
-    time to time has lost its place by then.
+    The first ones have waited for longer than a lease when the holder leaves: one that asks anew
+    from time to time has lost its place by then.
     """
     holder, *waiters = [play.start() for _ in range(5)]
     for name in ("g1", "g2", "g3"):

@@ -61,7 +61,7 @@ class Patience:
         return self._simulation.now
 
     def sleep(self, seconds: float) -> None:
-        """Sleep by the real clock: who waits looks often enough."""
+        """Sleep by the real clock: a waiting thread looks often enough."""
         time.sleep(max(seconds, _PAUSE))
 
 

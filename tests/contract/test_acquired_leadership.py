@@ -242,7 +242,7 @@ class TestEndingIt:
     def test_what_is_handed_over_is_not_left_to_release(
         self, front: Any, other: Any, zklock_path: str
     ) -> None:
-        """Whoever is told by ``should_stop`` releases, as always."""
+        """A leader that is told by ``should_stop`` releases, as always."""
         first, second = (latch(front, other, zklock_path, name) for name in "ab")
         with first.attempt(timeout=SOON) as leadership:
             later = run(acquired, second)

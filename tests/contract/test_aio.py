@@ -606,7 +606,7 @@ class TestBurst:
                 order.append(number)
 
         await asyncio.gather(*map(wait, range(count)))
-        # Whoever asks before the path is there asks again, behind those that came meanwhile.
+        # A task that asks before the path is there asks again, behind those that came meanwhile.
         assert (order if path == "there" else sorted(order)) == list(range(count))
 
     @on_loop

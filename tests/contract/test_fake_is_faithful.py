@@ -486,7 +486,7 @@ def test_every_request_that_can_be_denied_is() -> None:
 def test_a_lost_connection_leaves_the_outcome_open(
     carried_out: int, zklock_proxy: FaultProxy, zklock_path: str, zklock_client: KazooClient
 ) -> None:
-    """Nobody is told of it: whoever has asked looks again with the next connection."""
+    """Nobody is told of it: the client looks again with the next connection."""
     server = fakes.Server()
     server.make_path(zklock_path)
     zklock_client.ensure_path(zklock_path)

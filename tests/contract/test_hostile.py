@@ -490,7 +490,7 @@ class TestForbidden:
         other.delete(zklock_path)
 
     def test_gathering_permits(self, client: Any, other: Any, zklock_path: str) -> None:
-        """Who may not make a permit, and may not look for it, leaves the queue nevertheless."""
+        """A client that may not make a permit, nor look for it, leaves the queue nevertheless."""
         semaphore = zklock.Semaphore(client, zklock_path, limit=2)
         granted(semaphore).release()
         other.add_auth("digest", "owner:secret")
@@ -538,7 +538,7 @@ class TestForbidden:
         gone(other, f"{zklock_path}/leases")
 
     def test_releasing(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
-        """Who may create and not delete keeps the lock until the session ends."""
+        """A client that may not delete keeps the lock until its session ends."""
         self.path_for_anyone(other, zklock_path, create=True, read=True)
         client = zklock_connect()
         lock = zklock.Lock(client, zklock_path)
@@ -563,7 +563,7 @@ class TestForbidden:
         other.delete(zklock_path)
 
     def test_removing_a_mark(self, make_lock: Make, other: Any, zklock_path: str) -> None:
-        """Who may delete its contender, and not write to the path any more, is in nobody's way."""
+        """A client that may not write to the path any more is in nobody's way."""
         self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True, write=True)
         lock = make_lock(track_abandoned=True)
         granted(lock)

@@ -205,7 +205,7 @@ class TestIdlePermits:
         other: Any,
         zklock_path: str,
     ) -> None:
-        """Who does not wait is told as soon as the one before it has taken the last permit."""
+        """One that does not wait is told as soon as the one before it has the last permit."""
         slow = zklock_connect(zklock_proxy.hosts)
         z.Semaphore(other, zklock_path, limit=1).set_limit(1)
         leaves = zklock_proxy.hold_before_request(op="multi")

@@ -627,7 +627,7 @@ def test_stopped_in_the_middle_of_everything(
         one.stop()
         for parent in ("members", "assigned", "owned"):
             assert children(zklock_client, f"{zklock_path}/{parent}") == []
-        # Who was still queueing withdraws in the background.
+        # A worker that was still queueing withdraws in the background.
         gone(zklock_client, f"{zklock_path}/leader")
         for number in children(zklock_client, f"{zklock_path}/shards"):
             gone(zklock_client, f"{zklock_path}/shards/{number}")

@@ -484,7 +484,7 @@ class TestExpired:
                     taken, _ = listener.accept()
                 except OSError:
                     return
-                taken.settimeout(1.0)  # who has refused it may leave the connection open
+                taken.settimeout(1.0)  # the server may leave the connection open
                 with contextlib.suppress(OSError):
                     context.wrap_socket(taken, server_side=True).close()
 

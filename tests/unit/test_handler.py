@@ -128,7 +128,7 @@ needs_readers = pytest.mark.skipif(not handler_module.READS, reason="callers do 
 
 @needs_readers
 class TestReaders:
-    """Who waits reads for a moment, if nobody else does."""
+    """A thread that waits reads for a moment, if no other does."""
 
     @pytest.fixture
     def waiting(self, client: Any) -> Iterator[Any]:

@@ -73,7 +73,7 @@ def test_a_path_is_made_below_what_is_there(there: str, hidden: bool) -> None:
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_path_that_is_there_needs_no_right_to_make_it(hidden: bool) -> None:
     made = make_path(Tree({"/", "/a", "/a/b"}, {"/a"}, hidden), "/a/b")
-    assert successful(made) is not hidden  # who needs it reads it, too
+    assert successful(made) is not hidden  # its user reads it, too
 
 
 def test_a_path_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:

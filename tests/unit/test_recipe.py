@@ -260,7 +260,7 @@ def test_a_recipe_that_is_told_to_give_up_at_its_first_batch_sends_nothing() -> 
 
 
 def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -> None:
-    """Whoever changes them then knows of no node, and leaves it to the recipe."""
+    """The changer knows of no node then, and leaves it to the recipe."""
 
     class Telling(lock_recipe.Entry):
         told = 0

@@ -460,7 +460,7 @@ def test_which_number_takes_no_grant(mine: int, queue: list[int], exhausted: boo
 
 
 def test_a_worn_out_parent_is_deleted_when_the_youngest_contender_is_gone() -> None:
-    """Who waits for each contender in turn would be woken by each."""
+    """A waiter for each contender in turn would be woken by each."""
     recipe: Any = steps.renew(PATH, EPOCH)
     youngest = node(4, data=bytes(NodeData(b"writer", lets_readers_in=True)))
     assert next(recipe) == (List(PATH),)

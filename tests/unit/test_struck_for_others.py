@@ -1,6 +1,6 @@
 """Struck at every moment of a step that serves others: these are served all the same.
 
-Who is struck may read for all, cancel for others, or give a kept lock to who waits for it.
+A struck thread may read for all, cancel for others, or hand a kept lock on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who starts a thread hears what a signal handler raises meanwhile, and else of a limit."""
+"""The starter of a thread hears what a signal handler raises, and else of a limit."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_an_interrupt_of_who_starts_it_leaves_it_startable(monkeypatch: pytest.M
 
 
 def test_threads_that_start_at_once_are_one() -> None:
-    """Who starts it cannot know that another one has, until it says so."""
+    """A starter cannot know that another one has started it, until it says so."""
     turning, most = 0, 0
     go = threading.Event()
 

@@ -8,8 +8,8 @@ that is granted goes to the first who waits, then to the next, and stays when no
 From the first release on, the place watches the queue by one child watch. Nobody is let in on the
 same znode before that watch is answered, nor after a cut or beside a late answer, until the queue
 was looked at. The first other contender that it sees ends the keeping: an idle znode is deleted at
-once, one in use at the end of the body. Whoever waits here then stands behind the other one, by a
-new contender.
+once, one in use at the end of the body. Those who wait here then stand behind the other one,
+by a new contender.
 
 A znode belongs to its place, and to the grant that uses it now. A grant that has ended touches
 nothing: ``give_back`` and ``lose`` look whose it is.

@@ -46,7 +46,7 @@ class Shell(Protocol):
         """Call in a step, and return what it returns: no other thread is in one."""
 
     def inside(self) -> bool:
-        """Whether this thread is in a step: who asks is a signal handler, or a finalizer."""
+        """Whether this thread is in a step: a signal handler or a finalizer interrupts it."""
 
     def due(self, when: float) -> None:
         """Have ``Session.tick()`` called at that time, or before. From any thread."""

@@ -344,8 +344,8 @@ class Session(NotCopyable):
           that checks something first: it may be refused, and the nodes stay.
         - An answered create proves that the session was alive.
 
-        Listings of a path are shared, one at a time: whoever asks while one is under way gets the
-        next.
+        Listings of a path are shared, one at a time: a batch that comes while one is under way gets
+        the next.
         """
         finds, last = False, batch[-1]
         for request in batch:
@@ -871,7 +871,7 @@ class Session(NotCopyable):
         self._nodes.orphan_waiters()
 
     def _lose_in_child(self) -> None:
-        """Lose all in a forked child: the connection is the parent's. Whoever asks, tells."""
+        """Lose all in a forked child: the connection is the parent's. The asking thread tells."""
         for grant in self._nodes.grants():
             grant._note_loss(LossReason.FORKED, noticed=self.now(), lease_end=self._lease.end)
             self._nodes.forget(grant._paths)
@@ -879,7 +879,7 @@ class Session(NotCopyable):
 
 
 Waits = tuple[Flight, int]
-"""Who waits for a listing: its flight, and the place there."""
+"""A flight that waits for a listing, and the place there."""
 
 
 def _warn(losses: list[Loss]) -> None:

@@ -1,4 +1,4 @@
-"""Who is told of which watch events."""
+"""The attempts to tell of each watch event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zklock._core.attempt import Attempt
 from zklock._ground.multimap import Multimap
 
 LOOK_AGAIN = 60.0
-"""Who waits for an event looks again after about so many seconds.
+"""An attempt that waits looks again after about so many seconds.
 
 Since 3.8.4 and 3.9.2, ZooKeeper does not tell a client what becomes of a node that this client may
 not read at that moment, even if it could when it began to watch. A change of an ACL is no event.

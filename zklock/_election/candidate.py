@@ -78,7 +78,7 @@ class Candidacy(Entry):
         """Take the notes of those who are gone out of the election's own node, its own among them.
 
         An error ends this, as its node is gone already: the next member that writes or leaves does
-        the same. Who has created a node meanwhile has no note yet, or the version has changed.
+        the same. A member that came meanwhile has no note yet, or the version has changed.
         """
         while self.noted:
             found, listing = yield (Read(self.path), List(self.path))

@@ -103,7 +103,7 @@ class LockBase(NotCopyable, LockContext[G]):
         self._tidy = bool(tidy)
         self._naming = _check_naming(naming, self._tidy)
         self._session = session_of(client, session_timeout, lease_fraction)
-        # Who uses it: pending attempts, with None, and perhaps tasks, with what each has acquired.
+        # Its users: pending attempts, with None, and perhaps tasks, with what each has acquired.
         # No lock: a signal handler that cancels may have interrupted the code that holds it.
         # Adding, discarding and copying are one step each: nothing can come in between.
         self._users: dict[Any, Acquired[G] | None] = {}

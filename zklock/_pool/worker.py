@@ -247,7 +247,7 @@ class Worker(Logs):
 
     def _lead_and_close(self, serving: object) -> None:
         """Lead in turn; then end what was started for the work, when no work is left."""
-        with self.lock:  # whoever starts this has it
+        with self.lock:  # the starter has it
             if serving is not self._serving:
                 return
         # The pool's thread may have jobs. Nobody else tries again to start it.

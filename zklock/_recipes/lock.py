@@ -199,7 +199,7 @@ def enter(entry: Entry) -> Recipe[Listing]:
             if created.why is Failure.DENIED:
                 entry.uuid = ""  # nothing was made: it need not be looked for
             raise created.error
-        if entry.data is not data:  # who changes it later finds the node
+        if entry.data is not data:  # a later change finds the node
             yield from entry.announce()
         return listing if isinstance(listing, Listing) else (yield from look(entry.path))
 

@@ -15,7 +15,7 @@ What the proof rests on:
 4. M's node still existed when B was deleted. M watches both, and a client is told of changes in
    their order, so M would have been told of its own node first. The end of their session deletes
    both at once: so a node of M's session that its client did not delete counts as unwatched.
-5. Whoever is granted has nobody before it who blocks it. All kinds block each other, but a reader
+5. No blocker stands before a granted contender. All kinds block each other, but a reader
    does not block a reader. So if B was granted and is no reader, nobody at all is left before B.
 
 The cases of ``TAKE_TURN``:

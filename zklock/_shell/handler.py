@@ -140,7 +140,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         self.inside = owned_by_me(self._mutex)
         self._torn = False
         self._sock: Sock | None = None
-        self._reader: Pending[Any] | None = None  # who waits and reads
+        self._reader: Pending[Any] | None = None  # the one that reads while it waits
         self._reads_until = 0.0
         self._poller: Any = None
         self._pipe: tuple[socket.socket, ...] = ()  # of what wakes the client's own thread
@@ -373,7 +373,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         else:
             self.step(self.drop)
 
-    # Who waits may read.
+    # A thread that waits may read.
 
     def read_for(self, pending: Pending[Any]) -> None:
         """Let who waits for this read what comes, if nobody else does. In a step."""

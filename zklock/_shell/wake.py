@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 
 class Wakes:
-    """Both ends: who has queued a request sends, and kazoo's connection thread receives.
+    """Both ends: a thread that has queued a request sends, and kazoo's connection thread receives.
 
     ``ready``: those that are to be received. ``rouse`` wakes that thread if it waits. Sending never
     blocks; kazoo's own pair would after some 280 requests. No lock is taken: a wake-up may come

@@ -1,6 +1,6 @@
 """What a session, its attempts and its grants tell telemetry.
 
-Whoever calls this has looked at ``subscriptions.hooks`` before. So it costs nothing if nobody has
+The caller has looked at ``subscriptions.hooks`` before. So it costs nothing if nobody has
 subscribed. Nothing here blocks, takes a lock, or calls anything of the user's.
 """
 

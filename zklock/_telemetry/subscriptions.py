@@ -124,7 +124,7 @@ class Subscription:
 
 
 hooks: dict[Subscription, None] = {}
-"""The subscriptions. Whoever makes an event looks here first: without one it costs a look."""
+"""The subscriptions. The maker of an event looks here first: without one it costs a look."""
 
 
 def subscribe(hook: Hook, most: int) -> Subscription:

@@ -410,7 +410,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
 
 def _check_loop_of(event: asyncio.Event) -> None:
-    """Raise ``RuntimeError`` if the event belongs to another loop: who waits here hears nothing."""
+    """Raise ``RuntimeError`` if the event belongs to another loop: a wait here hears nothing."""
     waiting = event.wait()
     try:
         with contextlib.suppress(StopIteration):

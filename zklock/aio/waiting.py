@@ -95,7 +95,7 @@ def _line() -> Line:
     loop = asyncio.get_running_loop()
     found = _lines.get(loop)
     if found is None:
-        # Those of loops that were closed in the middle of a burst: who waits refers to the loop.
+        # Those of loops that were closed in the middle of a burst: waiting tasks refer to the loop.
         for known in list(_lines):
             if known.is_closed():
                 _lines.pop(known, None)

@@ -257,7 +257,7 @@ class Supervisor:
         self._told = False  # SIGTERM was sent for good
         self._over = False
         # Blocked, not ignored: the command would inherit ignored signals.
-        # Set, not added: whoever has started this may have blocked SIGCHLD.
+        # Set, not added: the starter may have blocked SIGCHLD.
         self._mask = signal.pthread_sigmask(
             signal.SIG_SETMASK, signal.valid_signals() - {signal.SIGCHLD}
         )

@@ -38,7 +38,7 @@ def making(path: str) -> Generator[tuple[bool, str], Any, None]:
             found = yield False, node
             hidden = isinstance(found, exceptions.NoAuthError)  # so it is there
             gone = found is None or isinstance(found, exceptions.NoNodeError)
-            if gone or (hidden and node == path):  # of no use: who needs it reads it, too
+            if gone or (hidden and node == path):  # of no use: its user reads it, too
                 raise answer
             if isinstance(found, Exception) and not hidden:
                 raise found

@@ -10,10 +10,10 @@ Each worker process of a service has its own ``MemoryGuards``. One worker may th
 stale token that another worker would refuse. Run one worker, route each resource to one worker, or
 guard the store.
 
-Put the middleware behind the authentication: whoever may send a token can shut out others with a
-high one. Name a resource by what the application's router has matched, not by the text of the
-path: a router may treat ``/report/07`` and ``/report/7`` as one. Return ``None`` for a path that
-is not routed; the application then answers 404.
+Put the middleware behind the authentication: a client that may send a token can shut out others
+with a high one. Name a resource by what the application's router has matched, not by the text of
+the path: a router may treat ``/report/07`` and ``/report/7`` as one. Return ``None`` for a path
+that is not routed; the application then answers 404.
 
 A slow client does not hold the resource. The body of the request is read before the turn begins,
 and the response is sent after the turn ends, up to ``buffer`` bytes each. The part beyond

@@ -65,7 +65,7 @@ class ExternalNode(Node):
         self.port = port
 
     def start(self) -> None:
-        """Do nothing: whoever runs the server has started it."""
+        """Do nothing: the server runs already."""
 
     def stop(self) -> NoReturn:
         self._refuse("stopped")

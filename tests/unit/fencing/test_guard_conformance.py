@@ -170,7 +170,7 @@ class ComparesThenUpdates(Toy):
 
 
 class SkipsLockWhenEqual(Toy):
-    """Whoever has the mark already does not lock it again."""
+    """A transaction that has the mark does not lock it again."""
 
     def write(self, data: bytes, token: Fenced) -> None:
         if self.cell.mark == token_of(token):

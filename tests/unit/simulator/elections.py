@@ -2,7 +2,7 @@
 
 - *Hear*: a leader is told to stop, without a loss, if it was asked to release, and else not: a
   request for one leader reaches no other. It hears soon, counted from when it is connected.
-- *Ask*: who asks while somebody leads all the time is not told that nobody does.
+- *Ask*: a member that asks while somebody leads is not told that nobody does.
 """
 
 from __future__ import annotations
