@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from zklock._core.attempt import Attempt
 from zklock._core.link import Flight
+from zklock._core.wire import WATCHING
 from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
     Batch,
@@ -506,7 +507,10 @@ class Client(NoSession):
         self._watching.pop(attempt, None)
         self._awaiting.pop(attempt, None)
 
-    def send(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
+    def send(self, attempt: Attempt[Any], batch: Batch) -> None:
+        if watched := [each.path for each in batch if isinstance(each, WATCHING)]:
+            attempt.watches()
+            self._watching[attempt] = tuple(watched)
         if self.interrupt_in is not None:
             self.interrupt_in -= 1
             if self.interrupt_in < 0:
@@ -515,15 +519,12 @@ class Client(NoSession):
         if self.on_batch is not None:
             hook, self.on_batch = self.on_batch, None
             hook()
-        flight = Flight(batch, done)
+        flight = Flight(batch, partial(attempt.answered, batch))
         for slot, request in enumerate(batch):
             self.sent.append(request)
             if self.link is not None:
                 self.link.asked.append(request)
                 self._due.append((request, flight, slot))
-
-    def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
-        self._watching[attempt] = tuple(paths)
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         return seconds

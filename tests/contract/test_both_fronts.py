@@ -15,6 +15,7 @@ import pytest
 
 import zklock
 from tests.contract.fronts import KEPT, KINDS, Kind, Loop, Threads
+from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
     Losses,
@@ -277,6 +278,7 @@ class TestLoss:
             assert again.token > grant.token
         assert (len(losses.losses), len(more.losses)) == (1, 1)
 
+    @LASTING
     @pytest.mark.parametrize("how", ["released", "of a body", "of a body that fails", "abandoned"])
     def test_of_a_young_grant_is_told_at_its_end(
         self, make: Make, kind: Kind, other: Any, how: str, caplog: pytest.LogCaptureFixture

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, cast, get_args
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -21,6 +21,7 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests import fakes
 from tests.contract.support import SOON
+from zklock._core.attempt import Attempt
 from zklock._core.link import Flight
 from zklock._core.session import DELETED
 from zklock._recipes.effects import (
@@ -494,7 +495,7 @@ def test_a_lost_connection_leaves_the_outcome_open(
 
     fake = fakes.Client(server)
     answers: list[Any] = []
-    fake.send(batch, answers.extend)
+    fake.send(Attempt(cast("Any", fake), cast("Any", None)), batch)
     fake.lose_connection(carried_out=carried_out)
     fake.reconnect()
 

@@ -80,20 +80,26 @@ class TestGrant:
 
 
 class TestTurns:
+    @pytest.mark.parametrize("between", [0, 1])
     def test_a_waiter_whose_node_is_deleted_queues_again(
-        self, make_lock: Make, other: Any, zklock_path: str
+        self, make_lock: Make, other: Any, zklock_path: str, between: int
     ) -> None:
+        """Behind several others, a heartbeat finds that it is gone."""
         holder, waiter = zklock.Lock(other, zklock_path), make_lock()
         granted(holder)
+        others = [run(granted, zklock.Lock(other, zklock_path)) for _ in range(between)]
+        queued(other, zklock_path, 1 + between)
         waiting = run(granted, waiter)
-        name = queued(other, zklock_path, 2)[1]
+        *before, name = queued(other, zklock_path, 2 + between)
         other.delete(f"{zklock_path}/{name}")
         again = wait_for(
-            lambda: names[1] if len(names := children(other, zklock_path)) == 2 else None,
+            lambda: names[-1] if len(names := children(other, zklock_path)) > len(before) else None,
             SOON,
         )
         assert again[-10:] > name[-10:]
         holder.release()
+        for each in others:
+            each.result(SOON).release()
         grant = waiting.result(SOON)
         assert grant.path == f"{zklock_path}/{again}"
         grant.release()

@@ -69,6 +69,10 @@ class Bounds:
     """An execution of more steps than this goes on and on."""
 
 
+def _owns(client: Client, node: str) -> bool:
+    return node in client.own
+
+
 class World:
     """Contenders, each with a client of its own, which have just asked for one lock."""
 
@@ -94,6 +98,7 @@ class World:
                 names.Kind.EXCLUSIVE,
                 new_uuid=functools.partial(next, uuids(str(number))),
                 asked=number,
+                is_ours=functools.partial(_owns, client),
             )
             self.entries.append(entry)
             self.attempts.append(client.acquire(entry))

@@ -50,7 +50,7 @@ SEEDED: dict[str, Seeded[Bounds]] = {
         bounds=Bounds(1, 2, ("connection", "session")),
     ),
     "does not watch its own node": Seeded(
-        Bend(steps, "watch", "(Watch(own),) if own else ()", "(own := None) or ()"),
+        Bend(steps, "watch", "Watch(own) if own and not looks else None", "None"),
         found="told that it is gone",
         bounds=Bounds(2, 1, ("node",)),
     ),

@@ -145,9 +145,9 @@ class TestReaders:
         handler, seen = client.handler, list[int]()
         pump = handler._pump
 
-        def pumped() -> None:
+        def pumped(*reader: Any) -> None:
             seen.append(threading.get_ident())
-            pump()
+            pump(*reader)
 
         handler._pump = pumped
         with zklock.Lock(client, "/a"):

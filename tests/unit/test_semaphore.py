@@ -440,7 +440,9 @@ class Impatient:
     IDLE = (node(BLOCKER, mine=False), node(OWN), MISSING, node(ROOT, b"1"))
 
     def __init__(self) -> None:
-        self.recipe = begun(entry(patient=False).wait_behind(BLOCKER, reads=False), self.BATCH)
+        self.recipe = begun(
+            entry(patient=False).wait_behind(BLOCKER, reads=False, sole=True), self.BATCH
+        )
 
     def idle_but(self, place: int, result: Any) -> tuple[Any, ...]:
         return (*self.IDLE[:place], result, *self.IDLE[place + 1 :])

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
-from zklock._core.wire import WATCHING, dropped
+from zklock._core.wire import dropped
 from zklock._ground.copy_error import copy_error
 from zklock._ground.interrupts import may_be_interrupted
 from zklock._ground.records import log_fields
@@ -71,11 +71,11 @@ class Pending(Generic[T]):
         "__weakref__",
         "_calls",
         "_decided",
-        "_outcome",
         "_wakes",
         "began",
         "heard",
         "made",
+        "outcome",
         "session",
         "terms",
         "told",
@@ -89,7 +89,7 @@ class Pending(Generic[T]):
         self.began: float | None = None
         self.heard: float | None = None
         self.told = False
-        self._outcome: tuple[Any, BaseException | None] | None = None
+        self.outcome: tuple[Any, BaseException | None] | None = None
         self._decided = False  # granted, or given up
         self._wakes: list[Callable[[], object]] = []
         self._calls: list[Callable[[], object]] = []
@@ -98,7 +98,7 @@ class Pending(Generic[T]):
 
     @property
     def done(self) -> bool:
-        return self._outcome is not None
+        return self.outcome is not None
 
     @property
     def asks(self) -> bool:
@@ -119,24 +119,24 @@ class Pending(Generic[T]):
         Only a step takes calls from the list. This thread may find the outcome just as a step
         brings it, or an interrupt may strike that step: then the call is made twice.
         """
-        if self._outcome is None:
+        if self.outcome is None:
             self._calls.append(call)
-        if self._outcome is not None:
+        if self.outcome is not None:
             self.session.later(call)
 
     def wake_when_done(self, wake: Callable[[], object]) -> None:
         """Call ``wake`` in the step that brings the outcome. It must not block or ask anything."""
         self._wakes.append(wake)
-        if self._outcome is not None:
+        if self.outcome is not None:
             wake()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
-        return self._outcome is not None or self.session.shell.wait(self, timeout)
+        return self.outcome is not None or self.session.shell.wait(self, timeout)
 
     def look(self) -> bool:
         """Return whether there is an outcome, or one comes at once."""
-        return self._outcome is not None or self.session.shell.glance(self)
+        return self.outcome is not None or self.session.shell.glance(self)
 
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively: see ``shell.limit``."""
@@ -144,8 +144,8 @@ class Pending(Generic[T]):
 
     def result(self) -> T:
         """Return the value, or raise the error; there must be an outcome."""
-        assert self._outcome is not None
-        value, error = self._outcome
+        assert self.outcome is not None
+        value, error = self.outcome
         if error is not None:
             raise error
         result: T = value
@@ -153,8 +153,8 @@ class Pending(Generic[T]):
 
     def settled(self) -> tuple[Any, BaseException | None]:
         """Return the value and the error; there must be an outcome."""
-        assert self._outcome is not None
-        return self._outcome
+        assert self.outcome is not None
+        return self.outcome
 
     def cancel(self, error: BaseException | None = None) -> bool:
         """Withdraw, unless it is too late; return whether this call did it.
@@ -182,8 +182,8 @@ class Pending(Generic[T]):
 
     def resolve(self, value: Any, error: BaseException | None = None) -> None:
         """Set the outcome, unless there is one, and wake who waits for it. Repeatable."""
-        if self._outcome is None:
-            self._outcome = value, error
+        if self.outcome is None:
+            self.outcome = value, error
         self._decided = True
         for wake in self._wakes:
             wake()
@@ -301,11 +301,11 @@ class Attempt(Pending[T]):
             recipe.close()
         if self._stage is Stage.OVER:
             self._end(None, None)
-        elif self.made and self._outcome is None:
+        elif self.made and self.outcome is None:
             self._end(self.made[0], None)
         else:
             self._stage = Stage.TORN
-            self._withdraws = self._decided = self._outcome is not None  # it was given up
+            self._withdraws = self._decided = self.outcome is not None  # it was given up
 
     def again(self) -> None:
         """Go on with a new connection of the same session."""
@@ -318,7 +318,7 @@ class Attempt(Pending[T]):
                 self._send(self._asked)
             case Stage.SENT:
                 batch: Any = self._asked
-                self._answered(batch, tuple(dropped(each) for each in batch))
+                self.answered(batch, tuple(dropped(each) for each in batch))
             case Stage.WAIT:
                 self.watched(None, deleted=False)
 
@@ -377,7 +377,7 @@ class Attempt(Pending[T]):
     def _cancel(self, error: BaseException | None) -> bool:
         if self._decided:
             return False
-        self._outcome, self._decided, self._withdraws = (None, error), True, True
+        self.outcome, self._decided, self._withdraws = (None, error), True, True
         self.resolve(None, error)
         if self._stage is Stage.NEW:
             self._end(None, error)
@@ -426,10 +426,11 @@ class Attempt(Pending[T]):
                 return self._send(asked)
             case Wait():
                 self._stage, self.heard = Stage.WAIT, None
-                found = (self._meaning(asked, fired) for fired in self._events)
-                event = next(filter(None, found), None)
-                self._events = ()
-                return _SUSPENDED if event is None else event
+                events, self._events = self._events, ()
+                for fired in events:
+                    if event := self._meaning(asked, fired):
+                        return event
+                return _SUSPENDED
             case Claim():
                 self._stage = Stage.CLAIM
                 grant = self.session.claim(self, asked)
@@ -447,23 +448,25 @@ class Attempt(Pending[T]):
             self._stage = Stage.UNSENT
             return _SUSPENDED
         self._stage = Stage.SENT
-        watched = [each.path for each in batch if isinstance(each, WATCHING)]
-        if watched:
-            self._events = ()
-            self.session.watch(self, watched)
-        self.session.send(batch, partial(self._answered, batch))
+        self.session.send(self, batch)
         return _SUSPENDED
 
-    def _answered(self, batch: Batch, results: tuple[Any, ...]) -> None:
+    def watches(self) -> None:
+        """Note that it sets watches: what fired before is over."""
+        self._events = ()
+
+    def answered(self, batch: Batch, results: tuple[Any, ...]) -> None:
+        """Take the results of a batch."""
         if batch is not self._asked or self._stage is not Stage.SENT:
             return  # it was thrown out of this batch
-        if any(isinstance(result, Failed) and result.busy for result in results):
-            self._pause(backoff(self._backoffs), partial(self._elapsed, batch, results))
-            self._stage = Stage.BUSY
-            self._backoffs += 1
-        else:
-            self._backoffs = 0
-            self._go(results)
+        for result in results:
+            if isinstance(result, Failed) and result.busy:
+                self._pause(backoff(self._backoffs), partial(self._elapsed, batch, results))
+                self._stage = Stage.BUSY
+                self._backoffs += 1
+                return
+        self._backoffs = 0
+        self._go(results)
 
     def _pause(self, seconds: float, then: Callable[[], object]) -> None:
         self._call_off = self.session.pause(seconds, partial(self.session.step, then))
@@ -474,8 +477,8 @@ class Attempt(Pending[T]):
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         """End with the recipe's outcome, unless it was given up. Repeatable."""
-        outcome = self._outcome or (value, error)
-        self._stage, self._outcome, self._withdraws = Stage.OVER, outcome, False
+        outcome = self.outcome or (value, error)
+        self._stage, self.outcome, self._withdraws = Stage.OVER, outcome, False
         self._recipe, self._asked = None, ()
         self.session.leave(self)
         self.resolve(value, error)

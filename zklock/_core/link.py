@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from kazoo.exceptions import EXCEPTIONS, APIError
 
-from zklock._core.wire import SETS_WATCH, Codec
+from zklock._core.wire import SETS_WATCH, SETS_WATCHES, Codec
 from zklock._recipes.effects import Failed, Request
 
 FIRST, _LAST = 1 << 30, (1 << 31) - 1
@@ -45,8 +45,8 @@ class Rider(Protocol):
     def connected_to(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
         """Take the answer to a handshake; 0 milliseconds: the session has expired."""
 
-    def fired(self, kind: int, path: str) -> bool:
-        """Take the event of a watch; return whether anybody here watches the path."""
+    def fired(self, kind: int, path: str) -> None:
+        """Take the event of a watch."""
 
     def pinged(self) -> None:
         """Take the answer to kazoo's ping."""
@@ -100,6 +100,7 @@ class Link:
         self._buffer = b""
         self._first = False
         self._watched: set[bytes] = set()  # the paths that kazoo watches here
+        self._hears_all = False  # kazoo watches paths that are not known here
         self._kazoos: deque[int] = deque()  # the numbers of its requests that are due
         self._early: deque[bytes] = deque()  # answers to credentials
 
@@ -139,6 +140,8 @@ class Link:
         length, xid, opcode = _asked(frame)
         if xid > 0 and opcode in SETS_WATCH and frame[-1]:
             self._watched.add(frame[16 : 16 + _number(frame, 12)[0]])
+        elif opcode in SETS_WATCHES:
+            self._hears_all = True
         elif length == 8 and opcode == _CLOSE:
             self.serving = False
             self._rider.closing()
@@ -217,11 +220,11 @@ class Link:
             raise Broken(f"the server sent an event of {len(frame)} bytes")
         kind, _, length = _event(frame, _HEAD)
         path = frame[_HEAD + 12 : _HEAD + 12 + length]
-        kazoos = path in self._watched
-        self._watched.discard(path)
-        known = path[len(codec.chroot.encode()) :].decode(errors="replace")
-        if not self._rider.fired(kind, known or "/") or kazoos:
+        if path in self._watched or self._hears_all:
+            self._watched.discard(path)
             self.inbox.append(frame)
+        known = path[len(codec.chroot.encode()) :].decode(errors="replace")
+        self._rider.fired(kind, known or "/")
 
     def _answer_to_handshake(self, data: bytes, at: int, end: int) -> None:
         if end - at < 4 + _CONNECTED:

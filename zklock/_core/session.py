@@ -31,7 +31,7 @@ from zklock._core.link import Flight, Link
 from zklock._core.nodes import OwnNode, OwnNodes, asked_of
 from zklock._core.timers import Job, Timers
 from zklock._core.watches import Watchers
-from zklock._core.wire import Codec
+from zklock._core.wire import WATCHING, Codec
 from zklock._ground.copy_error import copy_error
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.not_copyable import NotCopyable
@@ -121,6 +121,7 @@ class Session(NotCopyable):
         self._lease = Lease(ASSUMED_TIMEOUT, self.fraction)
         self._heartbeat = Heartbeat()
         self._nodes = OwnNodes()
+        self.owns = self._nodes.__contains__  # a node by its path
         self._watchers = Watchers()
         self._timers = Timers()
         self._attempts: dict[Attempt[Any], None] = {}
@@ -331,13 +332,10 @@ class Session(NotCopyable):
         self._awaiting_lease.pop(attempt, None)
         self._watchers.drop(attempt)
 
-    def watch(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
-        """Report watch events on these paths to the attempt from now on, and on no others."""
-        self._watchers.put(attempt, paths)
+    def send(self, attempt: Attempt[Any], batch: Batch) -> None:
+        """Send an attempt's batch, and note what each of its requests means for the session.
 
-    def send(self, batch: Batch, done: Callable[[tuple[Any, ...]], None]) -> None:
-        """Send a batch, and note what each of its requests means for the session.
-
+        - Events of the nodes that it watches are reported to the attempt, and those of no others.
         - A node that it creates, or finds to belong to this session, can then be claimed.
         - A node that is leaving cannot be claimed any more. If the node is granted, the lock is
           being broken: the deletion itself ends the grant. So do the deletions of a transaction
@@ -347,13 +345,19 @@ class Session(NotCopyable):
         Listings of a path are shared, one at a time: a batch that comes while one is under way gets
         the next.
         """
-        finds, last = False, batch[-1]
+        finds, watched, last = False, [], batch[-1]
         for request in batch:
             kind = type(request)
             if kind is Create or kind is Exists:
                 finds = True
             elif kind is Delete or kind is Transaction:
                 self._note_leaving(request)
+            elif isinstance(request, WATCHING):
+                watched.append(request.path)
+        if watched:
+            attempt.watches()
+            self._watchers.put(attempt, watched)
+        done = partial(attempt.answered, batch)
         if finds:
             done = partial(self._found, batch, self.now(), done)
         flight = Flight(batch, done)
@@ -566,8 +570,8 @@ class Session(NotCopyable):
         """Note a ping of kazoo's that was answered."""
         self._lease.touched(sent, self.now())
 
-    def fired(self, kind: int, path: str) -> bool:
-        """Take the event of a watch; return whether anybody here watches the path."""
+    def fired(self, kind: int, path: str) -> None:
+        """Take the event of a watch."""
         deleted = kind == DELETED
         now = self.now()
         self._lapse()  # the session may have expired meanwhile, with its nodes
@@ -575,11 +579,10 @@ class Session(NotCopyable):
         attempts = self._watchers.of(path)
         held = deleted and self._nodes.was_granted(path)
         taken = deleted and own is not None  # what this client deletes, it has forgotten
-        claims = deleted and any(each.terms is not None for each in attempts)
+        claims = deleted and [each for each in attempts if each.terms is not None]
         if claims and not (self._live() or self._heartbeat.proving):
             self._heartbeat.soon()  # before they look, so that its answer comes first
             self._send_due_heartbeat(proves=True)
-        beside = False
         if own is not None:
             self._nodes.fire(path, own)
             if deleted:
@@ -587,27 +590,23 @@ class Session(NotCopyable):
             elif own.grant is not None:
                 self._heartbeat.soon()  # behind the next heartbeat, the node is read
         if kind == CHANGED:
-            beside = self._beside(path, now)
+            self._beside(path, now)
         for attempt in attempts:
             attempt.watched(path, deleted, held, taken, now)
         self._send_due_heartbeat()
-        return bool(attempts) or own is not None or beside
 
-    def _beside(self, path: str, now: float) -> bool:
+    def _beside(self, path: str, now: float) -> None:
         """Have the data of a lock's path read anew for the grants that watch them.
 
         They are read behind the next heartbeat. It is sent at once only once in the time between
-        two: others may write there often. Return whether a grant watches.
+        two: others may write there often.
         """
-        watches = False
         for grant in self._nodes.grants_of(path):
             own = self._nodes.get(grant.path)
             if own is not None and grant._terms.asked_by is not None:
-                watches = True
                 self._nodes.fire(grant.path, own)
                 if now - own.read_at >= self.timeout / HEARTBEATS:
                     self._heartbeat.soon()
-        return watches
 
     # The lease.
 
@@ -793,6 +792,8 @@ class Session(NotCopyable):
         if failed.why is Failure.MISSING and some is not None:
             self._lose([some], LossReason.NODE_DELETED)
             self._grant_claims()
+            for attempt in list(self._attempts):
+                attempt.watched(some, deleted=True)
         elif failed.why is Failure.DENIED:
             self._readable = False
             self.post(

@@ -27,7 +27,8 @@ class Watchers:
 
     def put(self, attempt: Attempt[Any], paths: Iterable[str]) -> None:
         """Tell the attempt of these paths, and of no others."""
-        self.drop(attempt)
+        if attempt in self._paths:
+            self.drop(attempt)
         self._paths[attempt] = tuple(paths)
         for path in self._paths[attempt]:
             self._attempts.add(path, attempt)

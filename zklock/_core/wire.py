@@ -50,6 +50,8 @@ DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN = 2, 3, 4, 5, 8
 SYNC, GET_CHILDREN_2, CHECK, MULTI, CREATE_2 = 9, 12, 13, 14, 15
 SETS_WATCH = frozenset({EXISTS, GET_DATA, GET_CHILDREN, GET_CHILDREN_2})
 """Requests with a byte after the path that says whether they set a watch."""
+SETS_WATCHES = frozenset({101, 105, 106})
+"""Requests that set watches in another way: setWatches, setWatches2, addWatch."""
 
 _CREATE, _MULTI = _int(CREATE_2), _int(MULTI)
 _OF_A_PATH: dict[type, tuple[bytes, bytes]] = {

@@ -303,6 +303,7 @@ class LockBase(NotCopyable, LockContext[G]):
 
     def _contend(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[Any]:
         """Return an attempt with this contender."""
+        entry.is_ours = self._session.owns
         if subscriptions.hooks:
             entry.queued = emit.queued(terms, self._session.now)
         return self._session.attempt(

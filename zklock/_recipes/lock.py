@@ -60,6 +60,10 @@ def random_uuid() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
+def _maybe(_node: str) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Entry:
     """One contender: where it queues, and its node when that is known.
@@ -68,9 +72,10 @@ class Entry:
     does not see.
     ``alone``: whether its node is all that it has and changes in ZooKeeper.
     ``ahead``: how many stood before it when it last looked, ``None`` if it has not looked yet.
-    ``behind``: the identity of its nearest blocker, empty if that is not known. ``queued`` is
-    called once for each node, when it has looked first: with the node, and how many stand before
-    it. It must not block.
+    ``seen``: the data of its nearest blocker, empty if that is not known. ``queued`` is called once
+    for each node, when it has looked first: with the node, and how many stand before it. It must
+    not block. ``is_ours`` says whether a node may be one of this session: such a blocker's grant
+    tells more when it goes.
     """
 
     path: str
@@ -86,25 +91,33 @@ class Entry:
     node: str | None = None
     granted: bool = False
     ahead: int | None = None
-    behind: str = ""
+    seen: bytes = b""
     queued: Callable[[str, int], object] | None = None
+    is_ours: Callable[[str], bool] = _maybe
 
     def turn(self, token: FencingToken) -> Recipe[Any]:
         """Act when no blocker is left → the grant, ``AGAIN``, or ``None``: not free."""
         return claim(self, token, alone=self.alone)
 
-    def wait_behind(self, blocker: str, reads: bool) -> Recipe[Wakeup | None]:
+    def wait_behind(self, blocker: str, reads: bool, sole: bool) -> Recipe[Wakeup | None]:
         """Sleep until the nearest blocker no longer blocks → what happened; see ``steps.watch``.
 
-        ``UNWATCHED``: the lock is not free, and this contender does not wait.
+        ``UNWATCHED``: the lock is not free, and this contender does not wait. ``sole``: whether no
+        other contender blocks it.
         """
         if not (self.patient or reads):
             return given(Wakeup.UNWATCHED)
-        return watch(blocker, self.node, reads, self.patient, self.saw)
+        looks = not (sole or self.is_ours(blocker))
+        return watch(blocker, self.node, reads, self.patient, self.saw, looks=looks)
 
     def saw(self, blocker: Node) -> None:
-        """Note the identity of the blocker that it waits for."""
-        self.behind = nodedata.parse(blocker.data).identity.decode(errors="replace")
+        """Note what the blocker says that it waits for."""
+        self.seen = blocker.data
+
+    @property
+    def behind(self) -> str:
+        """The identity of the nearest blocker, empty if that is not known."""
+        return nodedata.parse(self.seen).identity.decode(errors="replace")
 
     def leave(self) -> Recipe[bool | None]:
         """Delete its node: see ``leave``."""
@@ -223,14 +236,15 @@ def _take_turn(entry: Entry, listing: Listing) -> Recipe[Any]:
         # 2. Nobody before me: it is my turn. 3. Otherwise watch only the nearest blocker and my own
         #    node. 4. After a wake-up, decide: take the turn, look again, or leave.
         blocker, event, epoch = standing.nearest, None, listing.epoch
-        entry.ahead, entry.behind = standing.ahead, ""
+        entry.ahead, entry.seen = standing.ahead, b""
         if queued is not None:
             queued(entry.node, standing.ahead)
             queued = None
         if blocker is not None:
             if not reads:  # only a reader passes a blocker, and needs to know what is before that
                 listing = ABSENT  # many may wait, and a long queue takes much memory
-            event = yield from entry.wait_behind(f"{entry.path}/{blocker.text}", reads)
+            node = f"{entry.path}/{blocker.text}"
+            event = yield from entry.wait_behind(node, reads, standing.sole)
         match decide(standing, event):
             case Decision.QUEUE_AGAIN:
                 break

@@ -10,12 +10,10 @@ A name that ends as a sequential node's does is a *stranger*: whoever made it ma
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from operator import attrgetter
+from typing import NamedTuple
 
 from zklock._ground.cached_property import cached_property
 
@@ -59,19 +57,21 @@ _AIOZK = {"lock": Kind.EXCLUSIVE, "read": Kind.READ, "write": Kind.WRITE}
 _KINDS = _MARKERS | _AIOZK
 _SEQUENCE = "(?P<sequence>[0-9]{10}|-[0-9]{9,10})"  # %010d of a signed 32-bit number
 _MARKED = re.compile(  # where several markers end at the sequence number, the longest counts
-    f".*?(?P<marker>{'|'.join(map(re.escape, _MARKERS))}){_SEQUENCE}", re.ASCII | re.DOTALL
+    rf"(?P<marker>{'|'.join(map(re.escape, _MARKERS))}){_SEQUENCE}\Z", re.ASCII
 )
+_TAIL = max(map(len, _MARKERS)) + len("-2147483648")
+"""The most characters of a marker and a sequence number."""
 _SEEN_BY_KAZOO = re.compile(f"__r?lock__{_SEQUENCE}$", re.ASCII)
 _RECIPE = re.compile(f"x--?[0-9a-fA-F]+-{_SEQUENCE}", re.ASCII)
 _OF_AIOZK = re.compile(f"(?P<marker>{'|'.join(_AIOZK)})-[0-9a-f]{{32}}-{_SEQUENCE}", re.ASCII)
 _SEQUENTIAL = re.compile(f".*{_SEQUENCE}", re.ASCII | re.DOTALL)
 _DIGITS = re.compile("[0-9a-f]")
 _STRANGERS = 16
+_UNSIGNED = 0xFFFFFFFF
 _ILLEGAL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(NamedTuple):
     """A parsed contender name; ``sequence`` may be negative (ZooKeeper's counter wraps)."""
 
     text: str
@@ -81,11 +81,10 @@ class Name:
     @property
     def order(self) -> tuple[int, str]:
         """The sort key by age; a wrapped (negative) number is younger than any other number."""
-        return self.sequence & 0xFFFFFFFF, self.text
+        return self.sequence & _UNSIGNED, self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a contender stands: behind ``nearest``, its youngest blocker; ``None``: its turn.
 
     ``sole``: whether there is no other blocker. Nobody can come in before a contender later. So
@@ -102,7 +101,14 @@ class Queue:
     """The contenders among some node names, oldest first."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.contenders = sorted(filter(None, map(parse, names)), key=attrgetter("order"))
+        # The key is that of ``Name.order``: no call of a function for each name.
+        found = [(it.sequence & _UNSIGNED, it.text, it) for it in map(parse, names) if it]
+        found.sort()
+        self.contenders = [name for _, _, name in found]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name.text: place for place, name in enumerate(self.contenders)}
 
     @cached_property
     def _latest(self) -> list[int]:
@@ -119,8 +125,8 @@ class Queue:
 
         ``passed`` are names that no longer block this kind of contender.
         """
-        place = bisect_left(self.contenders, me.order, key=attrgetter("order"))
-        if me not in self.contenders[place : place + 1]:
+        place = self._places.get(me.text)
+        if place is None:
             return None
         if not place:
             return Standing(None, sole=True, ahead=0)
@@ -153,10 +159,11 @@ def seen_by_kazoo(text: str) -> bool:
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Name | None:
     """Return the contender with this node name, or ``None`` if it is not one."""
-    match = _MARKED.fullmatch(text) or _RECIPE.fullmatch(text) or _OF_AIOZK.fullmatch(text)
+    marked = _MARKED.search(text, max(0, len(text) - _TAIL)) or _OF_AIOZK.fullmatch(text)
+    match = marked or _RECIPE.fullmatch(text)
     if match is None or (sequence := _number(match)) is None:
         return None
-    return Name(text, _KINDS.get(match.groupdict().get("marker", ""), Kind.EXCLUSIVE), sequence)
+    return Name(text, _KINDS[marked["marker"]] if marked else Kind.EXCLUSIVE, sequence)
 
 
 def _number(match: re.Match[str]) -> int | None:

@@ -76,14 +76,14 @@ class Entry(lock_recipe.Entry):
     _leases: list[lock_recipe.Entry] = field(default_factory=list)
     _kept: Kept | None = None
 
-    def wait_behind(self, blocker: str, reads: bool) -> Recipe[Wakeup | None]:
+    def wait_behind(self, blocker: str, reads: bool, sole: bool) -> Recipe[Wakeup | None]:
         """Sleep until the blocker is gone; if not patient, only while enough permits are idle.
 
         Permits are idle while the contenders before it are about to take them. A queue alone does
         not mean that a semaphore is not free.
         """
         if self.patient:
-            return (yield from lock_recipe.Entry.wait_behind(self, blocker, reads))
+            return (yield from lock_recipe.Entry.wait_behind(self, blocker, reads, sole))
         assert self.node is not None
         while True:
             batch = (Watch(blocker), Watch(self.node), WatchList(leases(self.root)))

@@ -56,9 +56,7 @@ def ask(batch: Batch, *expected: Failure) -> Recipe[tuple[Any, ...]]:
     """
     while True:
         results: tuple[Any, ...] = yield batch
-        for result in results:
-            check(result, Failure.DROPPED, *expected)
-        if not any(is_(result, Failure.DROPPED) for result in results):
+        if not dropped(results, *expected):
             return results
 
 
@@ -279,27 +277,28 @@ def watch(
     reads: bool = False,
     patient: bool = True,
     saw: Callable[[Node], object] | None = None,
+    *,
+    looks: bool = False,
 ) -> Recipe[Wakeup | None]:
     """Sleep until the blocker or the own node goes. ``None``: the blocker was not there.
 
     With ``reads``, a writer that has become a reader lets this contender in. Without ``patient``,
-    this does not sleep. ``saw`` is called with the blocker's node.
+    this does not sleep. ``saw`` is called with the blocker's node. ``looks``: it looks at the queue
+    in any case when the blocker is gone. Then its own node needs no watch: the look finds it
+    missing, and a heartbeat does so before.
     """
     denied = False
+    watches = Watch(own) if own and not looks else None
     while True:
-        answers = yield (
-            WatchList(parent_of(blocker)) if denied else Watch(blocker),
-            *((Watch(own),) if own else ()),
-        )
+        first = WatchList(parent_of(blocker)) if denied else Watch(blocker)
+        answers = yield (first,) if watches is None else (first, watches)
         found = answers[0]
         if is_(found, Failure.DENIED) and not denied:
             denied = True  # without read permission, no watch event when it goes
             continue
-        for result in answers:
-            check(result, Failure.DROPPED, Failure.MISSING)
-        if any(is_(result, Failure.DROPPED) for result in answers):
+        if dropped(answers, Failure.MISSING):
             continue
-        if own and not (isinstance(answers[1], Node) and answers[1].mine):
+        if watches and not (isinstance(answers[1], Node) and answers[1].mine):
             return Wakeup.OWN_GONE
         if isinstance(found, Failed) or (
             isinstance(found, Listing) and blocker.rpartition("/")[2] not in found.names
@@ -309,9 +308,11 @@ def watch(
             saw(found)
         if reads and isinstance(found, Node) and nodedata.parse(found.data).lets_readers_in:
             return Wakeup.LETS_IN
-        answers = found = result = None  # many may wait
+        answers = found = None  # many may wait
         sleep = Wait(parent_of(blocker) if denied else blocker, own)
         event: Wakeup = (yield sleep) if patient else Wakeup.UNWATCHED
+        if event is Wakeup.HOLDER_GONE and looks:
+            return Wakeup.BLOCKER_GONE
         if event is not Wakeup.UNWATCHED or not patient:
             return event
 
@@ -386,6 +387,16 @@ def renew(path: str, epoch: int) -> Recipe[None]:
 def is_(result: object, why: Failure) -> bool:
     """Whether the request failed for this reason."""
     return isinstance(result, Failed) and result.why is why
+
+
+def dropped(results: Iterable[object], *expected: Failure) -> bool:
+    """Whether a reply was lost; raise the error of another failure that was not expected."""
+    lost = False
+    for result in results:
+        if isinstance(result, Failed):
+            check(result, Failure.DROPPED, *expected)
+            lost = lost or result.why is Failure.DROPPED
+    return lost
 
 
 def check(result: object, *expected: Failure) -> None:

@@ -12,9 +12,11 @@ What the proof rests on:
 2. B is the nearest blocker. So nobody between B and M blocks M.
 3. Blockers that let M in (a writer of zklock that became a reader) do so until they are gone. They
    no longer count in ``Standing``.
-4. M's node still existed when B was deleted. M watches both, and a client is told of changes in
+4. M's node still existed when B was deleted, if M watches both: a client is told of changes in
    their order, so M would have been told of its own node first. The end of their session deletes
    both at once: so a node of M's session that its client did not delete counts as unwatched.
+   M watches B alone if B is not the sole blocker, and no node of M's session: B's end then counts
+   as ``BLOCKER_GONE``, behind which M looks, and a look finds M's node missing.
 5. No blocker stands before a granted contender. All kinds block each other, but a reader
    does not block a reader. So if B was granted and is no reader, nobody at all is left before B.
 

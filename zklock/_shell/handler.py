@@ -177,7 +177,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 self._mend()
             self._torn = True
             result = call(*what)
-            if self._reader is not None and self._reader.done:
+            if self._reader is not None and self._reader.outcome is not None:
                 self._listen(self._reader)
             if self.session.link.out:
                 self._flush()
@@ -316,9 +316,11 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         if self._sock is not None:
             self._poller.modify(self._sock.fileno(), events)
 
-    def _pump(self) -> None:
-        """Take what has come; send what the server did not take before."""
+    def _pump(self, reader: Pending[Any] | None = None) -> None:
+        """Take what has come; send what the server did not take before. ``reader``: for whom."""
         sock, link = self._sock, self.session.link
+        if reader is not None and reader is not self._reader:
+            return
         while sock is not None and sock is self._sock:
             try:
                 chunk = sock.real.recv(_CHUNK)
@@ -423,13 +425,9 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         until = clock() + seconds
         poll = select.poll()
         poll.register(number, select.POLLIN)
-        while not pending.done and self._reader is pending and (left := until - clock()) > 0:
-            if sock.pending_tls() or poll.poll(math.ceil(1000 * left)):
-                self.step(self._pump_for, pending)
-
-    def _pump_for(self, pending: Pending[Any]) -> None:
-        if self._reader is pending:
-            self._pump()
+        while self._reader is pending and (left := until - clock()) > 0:
+            if (sock.tls and sock.real.pending()) or poll.poll(math.ceil(1000 * left)):
+                self.step(self._pump, pending)
 
     def _sleep(self, pending: Pending[Any], left: float | None) -> None:
         come = Event()

@@ -195,10 +195,6 @@ class Sock:
                 raise
             return  # closed already
 
-    def pending_tls(self) -> bool:
-        """Whether TLS has something that was received and not taken."""
-        return self.tls and bool(self.real.pending())
-
     def answered(self, *, serves: bool) -> None:
         """Note the answer to the handshake."""
         self._answer_by = None

@@ -146,7 +146,7 @@ MUTATIONS = {
             "result.why is Failure.MISSING",
             "result.why is Failure.MISSING or result.busy",
         ),
-        Bend(Attempt, "_answered", "isinstance(result, Failed) and result.busy", "False"),
+        Bend(Attempt, "answered", "isinstance(result, Failed) and result.busy", "False"),
         faults=("throttle",),
         found="left",
         quick=False,
