@@ -189,7 +189,7 @@ class TestConnect:
         )
         zklock_proxy.restore()
 
-    @pytest.mark.parametrize("when", ["connecting", "connected"])
+    @pytest.mark.parametrize("when", ["connecting", "connected", "without a server"])
     def test_on_a_loop_that_is_closed_leaves_no_client(
         self, zklock_proxy: FaultProxy, when: str
     ) -> None:
@@ -197,7 +197,7 @@ class TestConnect:
         loop, connected = asyncio.new_event_loop(), asyncio.Event()
 
         async def work() -> None:
-            async with aio.connect(zklock_proxy.hosts):
+            async with aio.connect(zklock_proxy.hosts, start_timeout=1.0):
                 connected.set()
                 await forever()
 
@@ -208,18 +208,22 @@ class TestConnect:
 
         if when == "connecting":
             zklock_proxy.hold()
+        elif when == "without a server":
+            zklock_proxy.cut()
         task = loop.run_until_complete(main())
+        assert len(threads_of_kazoo()) > before
         loop.close()
         zklock_proxy.release()
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         del task
         gc.collect()
         wait_for(lambda: len(threads_of_kazoo()) == before, SOON, "no client is left running")
+        zklock_proxy.restore()
 
 
 def threads_of_kazoo() -> list[str]:
     names = [each.name for each in threading.enumerate()]
-    return [name for name in names if "zk_loop" in name or "_thread_worker" in name]
+    return [name for name in names if name.startswith("kazoo-")]
 
 
 class TestFronts:

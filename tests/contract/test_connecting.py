@@ -180,11 +180,14 @@ def test_a_server_without_sasl_is_told_from_a_silent_one_and_leaves_no_thread_bu
         await zklock.aio.connect(without_sasl, start_timeout=START, sasl_options=options)
 
     async def cancelled() -> None:
-        await asyncio.wait_for(later(), START / 2)
+        async with asyncio.timeout(START / 2), asyncio.TaskGroup() as group:
+            group.create_task(later())
+            await asyncio.sleep(START / 4)
+            assert busy()
 
     def busy() -> list[str]:
         there = set(threading.enumerate()) - before
-        return [each.name for each in there if "zk_loop" in each.name]
+        return [each.name for each in there if each.name == "kazoo-zk_loop"]
 
     told = "accepts the client, but answers no request"
     with pytest.raises(zklock.NoAnswer, match=told):

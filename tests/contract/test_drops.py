@@ -175,7 +175,7 @@ def move_up(stage: Stage) -> None:
     queued(stage.other, stage.path, 2)
     before = stage.proxy.counts.replies
     waiting = run(granted, stage.lock)
-    stage.proxy.wait_until(lambda: stage.proxy.counts.replies - before == 4, SOON)
+    stage.proxy.wait_until(lambda: stage.proxy.counts.replies - before == 3, SOON)
     stage.arm()
     middle.cancel()
     with pytest.raises(zklock.AcquireCancelled):

@@ -41,6 +41,10 @@ The leader needs the timeout and at most one tick more. A timeout has two ticks 
 """
 
 
+def _nothing() -> None:
+    pass
+
+
 class ClientState:
     """What the connections of a client share.
 
@@ -59,6 +63,7 @@ class ClientState:
         self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
         self._looked_up: set[str] = set()  # since the last connection
         self._start_by: float | None = None
+        self._too_late: Callable[[], object] = _nothing
         self._met: dict[str, str | Refusal] = {}  # by server: how far it came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for
         self._granted: float | None = None  # the newest one that a session began with
@@ -210,10 +215,13 @@ class ClientState:
         self._addresses[server] = found
         self._looked_up.add(server)
 
-    def starting(self, seconds: float) -> None:
-        """Let no try last beyond ``seconds`` from now, until one server answers."""
+    def starting(self, seconds: float, too_late: Callable[[], object] = _nothing) -> None:
+        """Let no try last beyond ``seconds`` from now, until one server answers.
+
+        ``too_late()`` is called instead of each try after that time, on kazoo's thread.
+        """
         self._met = {}
-        self._start_by = clock() + seconds
+        self._start_by, self._too_late = clock() + seconds, too_late
 
     def met(self, server: str) -> str | Refusal | None:
         """Return how far the connection to this server came while starting; ``None``: not tried."""

@@ -218,12 +218,16 @@ def new_client(
 
 
 def begin(
-    client: Client, start_timeout: float, done: Callable[[Exception | None, bool], object]
+    client: Client,
+    start_timeout: float,
+    done: Callable[[Exception | None, bool], object],
+    too_late: Callable[[], object] = lambda: None,
 ) -> None:
     """Start a client and return; ``done(error, rootless)`` is called when it is in, or refused.
 
     ``rootless``: it has a chroot that does not exist. kazoo reports a connection before the servers
     have accepted the credentials. Those that insist on some refuse the first request.
+    ``too_late()`` is called at each further try once ``start_timeout`` is over.
     """
     over: list[bool] = []
 
@@ -243,7 +247,7 @@ def begin(
             done(_verdict(client, error), False)
 
     client.add_listener(on_state)
-    client.handler.starting(start_timeout)
+    client.handler.starting(start_timeout, too_late)
     client.start_async()
 
 

@@ -504,8 +504,13 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         self.completion_queue, self.callback_queue = self.queue_impl(), self.queue_impl()
 
     def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
-        """Call on a new daemon thread, and return that."""
-        thread = threading.Thread(target=_run, args=(partial(func, *args, **kwargs),), daemon=True)
+        """Call on a new daemon thread, named after the function; return the thread."""
+        thread = threading.Thread(
+            target=_run,
+            args=(partial(func, *args, **kwargs),),
+            name=f"kazoo-{getattr(func, '__name__', 'call')}",
+            daemon=True,
+        )
         threads.begin(thread)
         return thread
 
@@ -636,6 +641,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         if self._start_by is not None:
             seconds = min(seconds, self._start_by - clock())
             if seconds <= 0:
+                self._too_late()
                 raise TimeoutError("the time to connect is over")
         return seconds
 

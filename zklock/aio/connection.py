@@ -108,6 +108,7 @@ class Connecting(TaskEntersContext, Coroutine[Any, Any, Client]):
                 self._client,
                 self._start_timeout,
                 lambda error, _: call_soon(loop, partial(settle, error)) or self._give_up(),
+                lambda: loop.is_closed() and self._give_up(),
             )
             error = await started
         except BaseException:
