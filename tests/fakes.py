@@ -1,6 +1,6 @@
 """An in-memory ZooKeeper and its clients, stepped by hand, for recipes and attempts.
 
-``Server`` is the ensemble: one leader and a log of transactions. A ``Link`` is one client's
+``Server`` is the ensemble: one leader and a log of transactions. A ``FakeLink`` is one client's
 connection to a server of it, which may lag behind the leader, answers in the order asked, and
 sends watch events in line with its answers. ``Client`` is what an ``Attempt`` runs on, in the place
 of a ``Session``. It sends through a link that can break at any moment, before or after a request
@@ -279,7 +279,7 @@ def shape_of(request: Request) -> tuple[type, ...] | None:
 _READS = (List, WatchList, Watch, WatchExists, Read, Exists, Sync)
 
 
-class Link:
+class FakeLink:
     """One connection of a session, to a server that has applied the log up to ``zxid``."""
 
     def __init__(self, server: Server, session: int, zxid: int) -> None:
@@ -453,7 +453,7 @@ class Client(NoSession):
         self.server = server
         self.advancing: list[Attempt[Any]] = []
         self.session = server.open_session()
-        self.link: Link | None = Link(server, self.session, len(server.log))
+        self.link: FakeLink | None = FakeLink(server, self.session, len(server.log))
         self.seen = 0  # the newest zxid it was told of: no server behind that serves it
         self.refusals = 0  # claims to come for which the lease is not live
         self.sent: list[Request] = []
@@ -731,7 +731,7 @@ class Client(NoSession):
             self.session = self.server.open_session()  # a transaction of its own: no lag yet
             self.seen = len(self.server.log)
         at = max(self.seen, len(self.server.log) - lag)
-        self.link = Link(self.server, self.session, at)
+        self.link = FakeLink(self.server, self.session, at)
         for attempt in list(self._attempts):
             self.step(attempt.again)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate, pairwise
 
-from tests.chaos.history import Event, Holding, Record
+from tests.chaos.history import HistoryEvent, Holding, Record
 
 
 class Rule(Enum):
@@ -96,7 +96,7 @@ class Verdict:
 class _Case(Record):
     """A history under examination."""
 
-    def __init__(self, events: Iterable[Event], bounds: Bounds) -> None:
+    def __init__(self, events: Iterable[HistoryEvent], bounds: Bounds) -> None:
         super().__init__(events)
         self.bounds = bounds
         self.verdict = Verdict()
@@ -106,7 +106,7 @@ class _Case(Record):
         self.verdict.violations.append(Violation(rule, at, what))
 
 
-def check(events: Iterable[Event], bounds: Bounds | None = None) -> Verdict:
+def check(events: Iterable[HistoryEvent], bounds: Bounds | None = None) -> Verdict:
     """Check a whole history.
 
     These are its events, with their fields besides ``at`` and the source. ``node`` names a grant,
@@ -152,7 +152,7 @@ def _asked(case: _Case) -> None:
             case.violate(Rule.ASKED, answer.at, f"{answer['ask']} was answered before it was asked")
 
 
-def _asked_for(case: _Case) -> list[Event]:
+def _asked_for(case: _Case) -> list[HistoryEvent]:
     """Return the grants that somebody asked for: workers of a pool are given shards unasked."""
     return [event for event in case.by_kind["grant"] if "ask" in event.data]
 
@@ -265,7 +265,7 @@ def _queue(case: _Case) -> None:
         grants.sort(key=lambda grant: grant.began)
         sequences = list(accumulate((grant.token.sequence for grant in grants), max))
         highest[key] = [grant.began for grant in grants], sequences
-    listings: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    listings: dict[tuple[str, int], list[HistoryEvent]] = defaultdict(list)
     for event in sorted(case.by_kind["queue"], key=lambda event: event.at):
         key = event["lock"], event["epoch"]
         begun, sequences = highest.get(key, ([], []))
@@ -285,7 +285,7 @@ def _queue(case: _Case) -> None:
             )
 
 
-def _gone(case: _Case, listing: Event, earlier: Iterable[Event]) -> set[int]:
+def _gone(case: _Case, listing: HistoryEvent, earlier: Iterable[HistoryEvent]) -> set[int]:
     """Return the numbers in a listing that were missing in one that was over before it began.
 
     A holder lists the queue while it holds. So a listing is over when the grant is.
@@ -390,7 +390,9 @@ def _reports(case: _Case) -> None:
             _report(case, grant, loss, broken, closing)
 
 
-def _report(case: _Case, grant: Holding, loss: Event, broken: set[str], closing: set[str]) -> None:
+def _report(
+    case: _Case, grant: Holding, loss: HistoryEvent, broken: set[str], closing: set[str]
+) -> None:
     reason, noticed, lease_end = loss["reason"], loss["noticed"], loss["lease_end"]
     if max(grant.held, default=-math.inf) > noticed:
         case.violate(Rule.FINAL, loss.at, f"{grant} was held after its loss was noticed")
@@ -412,7 +414,7 @@ def _service(case: _Case) -> None:
     bounds = case.bounds
     if case.calm == math.inf:
         case.violate(Rule.SERVICE, 0.0, "the history has no end of the faults")
-    answers: dict[str, Event] = {}
+    answers: dict[str, HistoryEvent] = {}
     for event in [*_asked_for(case), *case.by_kind["answer"]]:
         if event["ask"] in answers:
             case.violate(Rule.SERVICE, event.at, f"{event['ask']} was answered twice")

@@ -47,7 +47,7 @@ RELEASED = "RELEASED"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """Something that happened; ``source`` saw it at ``at`` (seconds since boot)."""
 
     at: float
@@ -90,7 +90,7 @@ class History:
         os.close(self._file)
 
 
-def load(folder: Path) -> list[Event]:
+def load(folder: Path) -> list[HistoryEvent]:
     """Return what all sources of a folder noted, in order of time."""
     events = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -98,7 +98,7 @@ def load(folder: Path) -> list[Event]:
         del torn  # the text after the last newline
         for line in lines:
             data = json.loads(line)
-            events.append(Event(data.pop("at"), path.stem, data.pop("kind"), data))
+            events.append(HistoryEvent(data.pop("at"), path.stem, data.pop("kind"), data))
     return sorted(events, key=lambda event: event.at)
 
 
@@ -119,10 +119,10 @@ class Holding:
     began: float
     held: list[float] = field(default_factory=list)
     unheld: float = math.inf
-    released: Event | None = None
+    released: HistoryEvent | None = None
     outcome: str | None = None
     releases: int = 0
-    losses: list[Event] = field(default_factory=list)
+    losses: list[HistoryEvent] = field(default_factory=list)
     broken: float = math.inf
     use: int = 0
     keep: float = 0.0
@@ -159,8 +159,8 @@ class Record:
     ``strays`` are events of sources that live, about grants that nobody was given.
     """
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.by_kind: dict[str, list[Event]] = defaultdict(list)
+    def __init__(self, events: Iterable[HistoryEvent]) -> None:
+        self.by_kind: dict[str, list[HistoryEvent]] = defaultdict(list)
         for event in sorted(events, key=lambda event: event.at):
             self.by_kind[event.kind].append(event)
         self.dead = {event["worker"] for event in self.by_kind["kill"]}
@@ -169,8 +169,8 @@ class Record:
         for event in self.by_kind["pause"]:
             self.pauses[event["worker"]].append((event.at, event["until"]))
         self.grants: dict[Name, Holding] = {}
-        self.twice: list[Event] = []
-        self.strays: list[Event] = []
+        self.twice: list[HistoryEvent] = []
+        self.strays: list[HistoryEvent] = []
         self._gather()
 
     def _gather(self) -> None:
@@ -191,7 +191,7 @@ class Record:
         for event in self.by_kind["break"]:
             for broken in by_node.get(event["node"], ()):
                 broken.broken = min(broken.broken, event.at)
-        take: dict[str, Callable[[Holding, Event], None]] = {
+        take: dict[str, Callable[[Holding, HistoryEvent], None]] = {
             "held": lambda grant, event: grant.held.append(event.at),
             "unheld": lambda grant, event: setattr(grant, "unheld", min(grant.unheld, event.at)),
             "release": _released,
@@ -231,6 +231,6 @@ class Record:
         return [sorted(grants, key=lambda grant: grant.began) for grants in by_lock.values()]
 
 
-def _released(grant: Holding, event: Event) -> None:
+def _released(grant: Holding, event: HistoryEvent) -> None:
     grant.released = event
     grant.releases += 1

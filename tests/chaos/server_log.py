@@ -24,7 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from tests.chaos.checker import Bounds, Rule, Verdict, Violation, check
-from tests.chaos.history import Event, History, Holding, Record
+from tests.chaos.history import History, HistoryEvent, Holding, Record
 from tests.chaos.nemesis import KINDS, Track
 from zklock._ground.clock import clock
 from zklock._recipes import names
@@ -143,7 +143,7 @@ def keep(changes: Sequence[Change], below: tuple[str, ...], history: History) ->
         )
 
 
-def kept(events: Iterable[Event]) -> list[Change]:
+def kept(events: Iterable[HistoryEvent]) -> list[Change]:
     """Return what was noted by `keep`."""
     return [Change(at=event.at, **event.data) for event in events if event.kind == "server"]
 
@@ -266,7 +266,7 @@ class Agreement:
 
 
 def compare(
-    events: Iterable[Event], log: ServerLog, slack: float = SLACK, patience: float = PATIENCE
+    events: Iterable[HistoryEvent], log: ServerLog, slack: float = SLACK, patience: float = PATIENCE
 ) -> Agreement:
     """Hold the grants of a history against the log; ``slack``: by how much its times may be off.
 
@@ -350,7 +350,7 @@ class Decision:
 
 
 def decide(
-    events: Sequence[Event], bounds: Bounds | None = None, patience: float = PATIENCE
+    events: Sequence[HistoryEvent], bounds: Bounds | None = None, patience: float = PATIENCE
 ) -> Decision:
     """Decide about a history, and hold it against the log that was kept with it."""
     changes = kept(events)

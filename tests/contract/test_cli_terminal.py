@@ -31,7 +31,7 @@ def zklock_client(zklock_connect: Callable[..., Any]) -> Any:
     return zklock_connect(timeout=30.0)
 
 
-class Session:
+class TerminalSession:
     """A command that leads a session on a terminal of its own."""
 
     def __init__(self, zk: Commands, command: Sequence[str]) -> None:
@@ -58,11 +58,11 @@ class Session:
 
 
 @pytest.fixture
-def session(zk: Commands) -> Iterator[Callable[[Sequence[str]], Session]]:
-    started: list[Session] = []
+def session(zk: Commands) -> Iterator[Callable[[Sequence[str]], TerminalSession]]:
+    started: list[TerminalSession] = []
 
-    def start(command: Sequence[str]) -> Session:
-        started.append(Session(zk, command))
+    def start(command: Sequence[str]) -> TerminalSession:
+        started.append(TerminalSession(zk, command))
         return started[-1]
 
     yield start
@@ -71,7 +71,7 @@ def session(zk: Commands) -> Iterator[Callable[[Sequence[str]], Session]]:
 
 
 @pytest.fixture
-def shell(session: Callable[[Sequence[str]], Session]) -> Session:
+def shell(session: Callable[[Sequence[str]], TerminalSession]) -> TerminalSession:
     """An interactive shell, which controls jobs."""
     found = session(["bash", "--norc", "--noediting", "-i"])
     found.expect(PROMPT)
@@ -79,7 +79,7 @@ def shell(session: Callable[[Sequence[str]], Session]) -> Session:
 
 
 def test_it_stops_goes_on_and_is_interrupted_with_its_command(
-    shell: Session, zklock_path: str, zklock_client: KazooClient
+    shell: TerminalSession, zklock_path: str, zklock_client: KazooClient
 ) -> None:
     program = 'echo be""gan; exec sed -u s/^/got-/'
     shell.type_in(f"{ZKLOCK} run {zklock_path} -- sh -c '{program}'\n")
@@ -102,7 +102,7 @@ def test_it_stops_goes_on_and_is_interrupted_with_its_command(
 
 
 def test_the_rest_of_a_pipeline_may_use_the_terminal(
-    shell: Session, zklock_path: str, tmp_path: Path
+    shell: TerminalSession, zklock_path: str, tmp_path: Path
 ) -> None:
     command = BEGIN.format(tmp_path) + until(tmp_path / "end")
     reader = f"{until(tmp_path / 'began')}; read it < /dev/tty; echo got-$it; touch {tmp_path}/end"
@@ -115,7 +115,9 @@ def test_the_rest_of_a_pipeline_may_use_the_terminal(
     shell.expect("status-0 0")
 
 
-def test_a_command_in_a_pipeline_may_use_the_terminal(shell: Session, zklock_path: str) -> None:
+def test_a_command_in_a_pipeline_may_use_the_terminal(
+    shell: TerminalSession, zklock_path: str
+) -> None:
     program = 'echo be""gan; read it < /dev/tty; echo got-$it'
     shell.type_in(f"{ZKLOCK} run {zklock_path} -- sh -c '{program}' | cat\n")
     shell.expect("began")
@@ -124,7 +126,7 @@ def test_a_command_in_a_pipeline_may_use_the_terminal(shell: Session, zklock_pat
     shell.expect(PROMPT)
 
 
-def test_a_pipeline_is_interrupted(shell: Session, zklock_path: str) -> None:
+def test_a_pipeline_is_interrupted(shell: TerminalSession, zklock_path: str) -> None:
     shell.type_in(f"{ZKLOCK} run {zklock_path} -- sh -c 'echo be\"\"gan; exec sleep 60' | cat\n")
     shell.expect("began")
     shell.type_in(CTRL_C)
@@ -134,7 +136,7 @@ def test_a_pipeline_is_interrupted(shell: Session, zklock_path: str) -> None:
 
 
 def test_it_does_not_stop_where_no_shell_could_let_it_go_on(
-    session: Callable[[Sequence[str]], Session], zklock_path: str
+    session: Callable[[Sequence[str]], TerminalSession], zklock_path: str
 ) -> None:
     program = 'echo be""gan; exec sed -u s/^/got-/'
     alone = session([*ZKLOCK.split(), "run", zklock_path, "--", "sh", "-c", program])

@@ -56,7 +56,7 @@ LEAVE = "leave"
 _ROOTS = count()
 
 
-class Session(Protocol):
+class EitherSession(Protocol):
     """One session with ZooKeeper, or with the fake."""
 
     id: int
@@ -119,7 +119,7 @@ class Fake:
     def __init__(self, server: fakes.Server) -> None:
         self._server = server
         self.id = server.open_session()
-        self._link = fakes.Link(server, self.id, len(server.log))
+        self._link = fakes.FakeLink(server, self.id, len(server.log))
 
     def ask(self, batch: Sequence[Request]) -> list[Any]:
         self._link.asked.extend(batch)
@@ -148,7 +148,7 @@ class Fake:
 class World:
     """Some sessions, and names for what differs between two worlds: ids, and transactions."""
 
-    def __init__(self, root: str, join: Callable[[], Session]) -> None:
+    def __init__(self, root: str, join: Callable[[], EitherSession]) -> None:
         self.root = root
         self._join = join
         self.sessions = [join() for _ in range(SESSIONS)]
@@ -178,7 +178,7 @@ class World:
         """Return a path below the root."""
         return f"{self.root}/{name}" if name else self.root
 
-    def _events(self, session: Session, unordered: bool) -> list[tuple[str, bool]]:
+    def _events(self, session: EitherSession, unordered: bool) -> list[tuple[str, bool]]:
         told: list[tuple[str, bool]] = []
         for path, deleted in session.events():
             event = path.removeprefix(self.root), deleted
@@ -206,9 +206,9 @@ class World:
 def worlds(zklock_hosts: str, zklock_path: str) -> Iterator[Callable[[], list[World]]]:
     """Make a real world and a fake one; real sessions that did not end are used again."""
     made: list[World] = []
-    idle: list[Session] = []
+    idle: list[EitherSession] = []
 
-    def join() -> Session:
+    def join() -> EitherSession:
         return idle.pop() if idle else Real(zklock_hosts)
 
     def make() -> list[World]:

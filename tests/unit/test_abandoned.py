@@ -36,7 +36,7 @@ class World:
         self._uuids = uuids()
 
     def start(self, client: Client, *, tidy: bool = False) -> Attempt[Any]:
-        entry = abandoned.Entry(
+        entry = abandoned.MarkedEntry(
             PATH,
             b"me",
             names.Kind.EXCLUSIVE,

@@ -49,10 +49,10 @@ from zklock.testing.zookeeper.messages import (
     Answer,
     Connect,
     Connected,
-    Event,
     EventKind,
     Unknown,
     Unreadable,
+    WatchEvent,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)  # kazoo's null is ""
@@ -400,7 +400,7 @@ def test_what_a_server_says() -> None:
     (answer, refusal, event), _ = Splitter().feed(
         messages.frame(Answer(7, 8, 0, Op.SYNC, ("/a",)))
         + messages.frame(Answer(7, 8, -101, Op.SYNC))
-        + messages.frame(Event(EventKind.DELETED, "/a"))
+        + messages.frame(WatchEvent(EventKind.DELETED, "/a"))
     )
     assert codec.ANSWERED.unpack(answer) == ((7, 8, 0), 16)
     assert REPLIES[Op.SYNC].unpack(answer, 16) == (("/a",), len(answer))

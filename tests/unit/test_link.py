@@ -12,7 +12,7 @@ from zklock._core.wire import Codec
 from zklock._recipes.effects import Exists, Failed, Failure, Read, Request, Sync, Write
 from zklock.testing.zookeeper import codec, messages
 from zklock.testing.zookeeper.codec import Op
-from zklock.testing.zookeeper.messages import Answer, Connected, Event, EventKind
+from zklock.testing.zookeeper.messages import Answer, Connected, EventKind, WatchEvent
 
 SESSION = 7
 CODEC = Codec("/app", lambda: None, lambda: SESSION)
@@ -97,9 +97,9 @@ def conversation() -> tuple[Stream, bytes]:
             HANDSHAKE,
             answer(3, Op.GET_DATA, (b"kazoo's", STAT)),
             answer(one, Op.EXISTS, (STAT,)),
-            messages.frame(Event(EventKind.DATA_CHANGED, "/app/w")),
+            messages.frame(WatchEvent(EventKind.DATA_CHANGED, "/app/w")),
             answer(-2, Op.PING, ()),
-            messages.frame(Event(EventKind.DELETED, "/app/ours")),
+            messages.frame(WatchEvent(EventKind.DELETED, "/app/ours")),
             answer(two, Op.GET_DATA, (b"data", STAT)),
         )
     )
@@ -114,7 +114,7 @@ def test_a_stream_may_be_cut_after_any_byte() -> None:
     whole.hear(data)
     ((there, read),) = whole.results
     assert (there.path, there.mine, read.data) == ("/a", True, b"data")
-    frames = [messages.frame(Event(EventKind.DATA_CHANGED, "/app/w")), answer(-2, Op.PING, ())]
+    frames = [messages.frame(WatchEvent(EventKind.DATA_CHANGED, "/app/w")), answer(-2, Op.PING, ())]
     assert list(whole.inbox) == [HANDSHAKE, answer(3, Op.GET_DATA, (b"kazoo's", STAT)), *frames]
     assert whole.rider.told == [(4000, SESSION, False), (3, "/w"), "ping", (2, "/ours")]
     assert whole.idle
@@ -227,7 +227,7 @@ def test_an_event_reaches_kazoo_if_it_watches(kazoos: bool) -> None:
     link = Stream()
     if kazoos:
         link.pass_on(get("/app/a"))
-    event = messages.frame(Event(EventKind.DELETED, "/app/a"))
+    event = messages.frame(WatchEvent(EventKind.DELETED, "/app/a"))
     link.hear(event)
     assert list(link.inbox) == [event] * kazoos
     link.inbox.clear()
@@ -240,7 +240,7 @@ def test_an_event_reaches_kazoo_if_it_watches(kazoos: bool) -> None:
 def test_kazoo_hears_all_events_once_it_watches_in_a_way_that_is_not_known(opcode: int) -> None:
     link = Stream()
     link.pass_on(struct.pack(">iiii", 12, 1, opcode, 0))
-    event = messages.frame(Event(EventKind.DELETED, "/app/a"))
+    event = messages.frame(WatchEvent(EventKind.DELETED, "/app/a"))
     for _ in range(2):
         link.hear(event)
     assert list(link.inbox) == [event] * 2
@@ -249,7 +249,7 @@ def test_kazoo_hears_all_events_once_it_watches_in_a_way_that_is_not_known(opcod
 def test_the_events_of_the_chroot_and_of_the_session() -> None:
     link = Stream()
     for path in ("/app", ""):
-        link.hear(messages.frame(Event(EventKind.DELETED, path)))
+        link.hear(messages.frame(WatchEvent(EventKind.DELETED, path)))
     assert link.rider.told == [(2, "/"), (2, "/")]
 
 
@@ -275,7 +275,7 @@ def test_a_cut_drops_all_that_is_due_and_nothing_goes_out_behind_the_end() -> No
     link.hear(HANDSHAKE)
     link.serving = True
     link.inbox.clear()
-    link.hear(messages.frame(Event(EventKind.DELETED, "/app/a")))
+    link.hear(messages.frame(WatchEvent(EventKind.DELETED, "/app/a")))
     assert not link.inbox, "kazoo's watch went with its connection"
     served = []
     for frame in (PING, CLOSE):

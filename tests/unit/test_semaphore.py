@@ -58,7 +58,7 @@ class Taker:
         self, client: Client, new: Any, limit: int | None, permits: int, *, patient: bool
     ) -> None:
         self.client = client
-        self.entry = semaphore.Entry(
+        self.entry = semaphore.PermitEntry(
             semaphore.locks(ROOT),
             b"me",
             names.Kind.EXCLUSIVE,
@@ -406,8 +406,8 @@ def node(path: str, data: bytes = b"", *, mine: bool = True, version: int = 0) -
     return Node(path, data, 1, mine, version)
 
 
-def entry(*, patient: bool) -> semaphore.Entry:
-    return semaphore.Entry(
+def entry(*, patient: bool) -> semaphore.PermitEntry:
+    return semaphore.PermitEntry(
         LOCKS,
         b"me",
         names.Kind.EXCLUSIVE,
@@ -598,7 +598,7 @@ def test_a_turn_without_a_limit_is_an_error_and_a_missing_root_is_made() -> None
         recipe.send((node(ROOT),))
 
 
-def limited(one: semaphore.Entry) -> semaphore.Entry:
+def limited(one: semaphore.PermitEntry) -> semaphore.PermitEntry:
     one.limit = 2
     return one
 

@@ -131,7 +131,7 @@ def it_is_asked_for_patience() -> Scene:
 def it_asks_for_permits() -> Scene:
     world = connected()
     make = partial(
-        semaphore.Entry,
+        semaphore.PermitEntry,
         semaphore.locks(PATH),
         b"me",
         names.Kind.EXCLUSIVE,

@@ -363,7 +363,7 @@ def test_events_are_frozen(kind: Any) -> None:
 def permit(world: World, limit: int | None = None) -> Attempt[Any]:
     """Ask for a permit of a semaphore."""
     path = semaphore.locks(PATH)
-    entry = semaphore.Entry(path, b"me", Kind.EXCLUSIVE, root=PATH, limit=limit, permits=1)
+    entry = semaphore.PermitEntry(path, b"me", Kind.EXCLUSIVE, root=PATH, limit=limit, permits=1)
     return world._stand(entry, GrantOptions(PATH, "me", zklock.Grant))
 
 

@@ -51,7 +51,7 @@ class Exclusive(Keeps[G]):
     def _entry(self, data: bytes, patient: bool, **wanted: Any) -> lock_recipe.Entry:
         if not self._marks:
             return super()._entry(data, patient)
-        return abandoned.Entry(
+        return abandoned.MarkedEntry(
             self._path,
             data,
             self._KIND,
@@ -146,7 +146,7 @@ class Permits(LockBase[G]):
         return self._permits
 
     def _entry(self, data: bytes, patient: bool, *, wanted: int = 1, **_: Any) -> lock_recipe.Entry:
-        return semaphore_recipe.Entry(
+        return semaphore_recipe.PermitEntry(
             semaphore_recipe.locks(self._path),
             data,
             names.Kind.EXCLUSIVE,

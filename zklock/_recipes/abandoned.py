@@ -38,7 +38,7 @@ FREE = b""
 
 
 @dataclass(slots=True)
-class Entry(lock_recipe.Entry):
+class MarkedEntry(lock_recipe.Entry):
     """A contender that leaves a mark while it holds.
 
     If it finds a mark of an earlier holder, it is granted ``delay`` seconds after that was noted.

@@ -67,7 +67,7 @@ class Kept:
 
 
 @dataclass(slots=True, kw_only=True)
-class Entry(lock_recipe.Entry):
+class PermitEntry(lock_recipe.Entry):
     """A contender for some permits of the semaphore at ``root``."""
 
     root: str

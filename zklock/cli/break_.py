@@ -10,7 +10,7 @@ import zklock
 from zklock.cli import connection
 from zklock.cli.saying import say
 from zklock.cli.status import Status
-from zklock.cli.view.model import Place, What
+from zklock.cli.view.model import QueuePlace, What
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import json_of, named, plain
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         say("break", f"{options.path}: nobody holds it")
         return Status.FAILED
     if options.json:
-        print(json_of(path=options.path, broken=Place(broken).to_json()))
+        print(json_of(path=options.path, broken=QueuePlace(broken).to_json()))
     else:
         print(f"{plain(options.path)} taken from {named(broken.identity)} ({broken.token})")
     return Status.OK

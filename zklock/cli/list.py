@@ -10,7 +10,7 @@ from zklock.cli import connection
 from zklock.cli.saying import say, say_limits, say_missing, say_orphans
 from zklock.cli.status import Status
 from zklock.cli.view.columns import Table
-from zklock.cli.view.model import LockView, Picture, Place
+from zklock.cli.view.model import LockView, Picture, QueuePlace
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import json_of, many, named, plain, short
 
@@ -82,7 +82,7 @@ def _rows(seen: Picture) -> list[list[str]]:
     return sorted(rows)
 
 
-def _who(holders: Sequence[Place]) -> str:
+def _who(holders: Sequence[QueuePlace]) -> str:
     shown = []
     for place in holders:
         known = ["kept"] if place.contender.keeps else []

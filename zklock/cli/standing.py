@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kazoo.client import KazooClient
 
-from zklock.cli.view.model import Place
+from zklock.cli.view.model import QueuePlace
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import named, plain, short
 
@@ -30,6 +30,6 @@ def standing(client: KazooClient, path: str, mine: int | None) -> tuple[str, int
     return "; ".join([told, *(f"{plain(what)}: {plain(todo)}" for what, todo in orphans)]), mine
 
 
-def _told(holder: Place) -> str:
+def _told(holder: QueuePlace) -> str:
     came = "" if holder.age is None else f", came {short(holder.age)} ago"
     return f"{named(holder.contender.identity)} ({holder.contender.token}{came})"

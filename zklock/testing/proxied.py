@@ -68,7 +68,7 @@ class Hub(Protocol):
 class End(asyncio.Protocol):
     """One of the two sockets; ``link`` gets what it receives."""
 
-    def __init__(self, pair: Pair, link: Link) -> None:
+    def __init__(self, pair: Pair, link: ProxiedStream) -> None:
         self._pair = pair
         self._link = link
         self._transport: asyncio.Transport | None = None
@@ -129,7 +129,7 @@ class End(asyncio.Protocol):
             self._transport.abort()
 
 
-class Link:
+class ProxiedStream:
     """One direction of a connection: a queue of bytes and acts, delivered in order."""
 
     def __init__(self, pair: Pair, direction: Direction, rule: Rule) -> None:
@@ -229,7 +229,7 @@ class Pair:
         self.gap = False
         self.over = False
         self.gone = asyncio.Event()
-        self._links = {d: Link(self, d, hub.rules[d]) for d in (TO_SERVER, TO_CLIENT)}
+        self._links = {d: ProxiedStream(self, d, hub.rules[d]) for d in (TO_SERVER, TO_CLIENT)}
         self.client = End(self, self._links[TO_SERVER])
         self._server = End(self, self._links[TO_CLIENT])
         self._links[TO_SERVER].sink = self._server

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.chaos.checker import Bounds, Rule, Verdict, check
-from tests.chaos.history import Event
+from tests.chaos.history import HistoryEvent
 from tests.modes import examples
 from zklock import FencingToken
 
@@ -86,7 +86,7 @@ class Simulation:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.events: list[Event] = []
+        self.events: list[HistoryEvent] = []
         self.epochs = [1, 1]
         self.sequences = [0, 0]
         self.lives = [1, 1, 1]
@@ -104,7 +104,7 @@ class Simulation:
     def note(self, source: str, kind: str, at: float | None = None, **data: Any) -> float:
         self.now += STEP
         at = self.now if at is None else at
-        self.events.append(Event(at, source, kind, data))
+        self.events.append(HistoryEvent(at, source, kind, data))
         return at
 
     def write(self, source: str, grant: dict[str, Any], store: str, outcome: str) -> None:
@@ -225,7 +225,7 @@ class Simulation:
         self.note(source, "release", **name, how=how)
         self.note(source, "released", **name, outcome=outcome)
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[HistoryEvent]:
         self.note("run", "calm")
         for number in range(3):
             for lock in range(2):
@@ -240,7 +240,7 @@ class Simulation:
         return sorted(self.events, key=lambda event: event.at)
 
 
-def simulate(wanted: list[Turn]) -> list[Event]:
+def simulate(wanted: list[Turn]) -> list[HistoryEvent]:
     simulation = Simulation()
     for turn in [*wanted, *EVERYTHING]:
         simulation.take(turn)
@@ -258,23 +258,23 @@ kept_histories = st.lists(kept_turns, max_size=12).map(
 
 @settings(deadline=None)
 @given(histories)
-def test_accepts_what_is_valid(history: list[Event]) -> None:
+def test_accepts_what_is_valid(history: list[HistoryEvent]) -> None:
     accepts(history)
 
 
 @settings(deadline=None)
 @given(kept_histories)
-def test_accepts_equal_tokens_of_kept_locks(history: list[Event]) -> None:
+def test_accepts_equal_tokens_of_kept_locks(history: list[HistoryEvent]) -> None:
     accepts(history)
     assert check(history, BOUNDS).kept == len(again(history)) > 0
 
 
-def again(history: list[Event]) -> list[Event]:
+def again(history: list[HistoryEvent]) -> list[HistoryEvent]:
     """Return the grants on nodes that were kept."""
     return [event for event in of(history, "grant") if "use" in event.data]
 
 
-def accepts(history: list[Event]) -> None:
+def accepts(history: list[HistoryEvent]) -> None:
     verdict = check(history, BOUNDS)
     assert verdict.violations == []
     assert verdict.grants == sum(event.kind == "grant" for event in history)
@@ -283,8 +283,8 @@ def accepts(history: list[Event]) -> None:
 
 # Planting. Each takes a history apart, spoils one thing, and says nothing of where.
 
-Pick = Callable[[list[Event]], Event]
-Plant = Callable[[list[Event], Pick], list[Event]]
+Pick = Callable[[list[HistoryEvent]], HistoryEvent]
+Plant = Callable[[list[HistoryEvent], Pick], list[HistoryEvent]]
 PLANTS: dict[str, tuple[Rule, Plant]] = {}
 
 
@@ -296,7 +296,7 @@ def plant(rule: Rule) -> Callable[[Plant], Plant]:
     return register
 
 
-def of(history: list[Event], kind: str, **wanted: Any) -> list[Event]:
+def of(history: list[HistoryEvent], kind: str, **wanted: Any) -> list[HistoryEvent]:
     return [
         event
         for event in history
@@ -304,26 +304,28 @@ def of(history: list[Event], kind: str, **wanted: Any) -> list[Event]:
     ]
 
 
-def changed(history: list[Event], old: Event, at: float | None = None, **data: Any) -> list[Event]:
+def changed(
+    history: list[HistoryEvent], old: HistoryEvent, at: float | None = None, **data: Any
+) -> list[HistoryEvent]:
     new = replace(old, at=old.at if at is None else at, data={**old.data, **data})
     return [new if event is old else event for event in history]
 
 
-def without(history: list[Event], *gone: Event) -> list[Event]:
+def without(history: list[HistoryEvent], *gone: HistoryEvent) -> list[HistoryEvent]:
     return [event for event in history if not any(event is each for each in gone)]
 
 
-def about(history: list[Event], kind: str, node: str) -> list[Event]:
+def about(history: list[HistoryEvent], kind: str, node: str) -> list[HistoryEvent]:
     return of(history, kind, node=node)
 
 
-def alive(history: list[Event], events: list[Event]) -> list[Event]:
+def alive(history: list[HistoryEvent], events: list[HistoryEvent]) -> list[HistoryEvent]:
     dead = {event["worker"] for event in of(history, "kill")}
     dead |= {event.source for event in of(history, "crash")}
     return [event for event in events if event.source not in dead]
 
 
-def given_back(history: list[Event]) -> list[Event]:
+def given_back(history: list[HistoryEvent]) -> list[HistoryEvent]:
     """Return the grants that were released while held."""
     return [
         grant
@@ -334,52 +336,54 @@ def given_back(history: list[Event]) -> list[Event]:
     ]
 
 
-def followed(history: list[Event]) -> list[Event]:
+def followed(history: list[HistoryEvent]) -> list[HistoryEvent]:
     """Return the grants that were released while held, and had a successor."""
     last = {lock: of(history, "grant", lock=lock)[-1]["node"] for lock in ("/l/0", "/l/1")}
     return [each for each in given_back(history) if each["node"] not in last.values()]
 
 
-def successor(history: list[Event], grant: Event) -> Event:
+def successor(history: list[HistoryEvent], grant: HistoryEvent) -> HistoryEvent:
     grants = of(history, "grant", lock=grant["lock"])
     return grants[grants.index(grant) + 1]
 
 
 @plant(Rule.ASKED)
-def a_grant_that_nobody_asked_for(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_that_nobody_asked_for(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(of(history, "grant"))
     return without(history, *of(history, "ask", ask=grant["ask"]))
 
 
 @plant(Rule.ASKED)
-def a_grant_that_another_asked_for(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_that_another_asked_for(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(of(history, "grant"))
     (ask,) = of(history, "ask", ask=grant["ask"])
     return [replace(ask, source="another") if it is ask else it for it in history]
 
 
 @plant(Rule.ASKED)
-def a_grant_of_another_lock(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_of_another_lock(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(of(history, "grant"))
     (ask,) = of(history, "ask", ask=grant["ask"])
     return changed(history, ask, lock="/l/another")
 
 
 @plant(Rule.ASKED)
-def a_grant_before_it_was_asked_for(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_before_it_was_asked_for(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(of(history, "grant"))
     (ask,) = of(history, "ask", ask=grant["ask"])
     return changed(history, ask, at=grant["began"] + STEP / 10)
 
 
 @plant(Rule.ASKED)
-def an_answer_that_nobody_asked_for(history: list[Event], pick: Pick) -> list[Event]:
+def an_answer_that_nobody_asked_for(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     answer = pick(of(history, "answer"))
     return without(history, *of(history, "ask", ask=answer["ask"]))
 
 
 @plant(Rule.FINAL)
-def a_grant_on_a_session_that_was_over(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_on_a_session_that_was_over(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     over = {"SESSION_EXPIRED", "CLIENT_CLOSED"}
     loss = pick([each for each in of(history, "lost") if each["reason"] in over])
     (grant,) = about(history, "grant", loss["node"])
@@ -388,7 +392,7 @@ def a_grant_on_a_session_that_was_over(history: list[Event], pick: Pick) -> list
 
 
 @plant(Rule.EXCLUSION)
-def a_grant_while_another_was_held(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_while_another_was_held(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(followed(history))
     (release,) = about(history, "release", grant["node"])
     began = (grant["began"] + release.at) / 2
@@ -396,14 +400,18 @@ def a_grant_while_another_was_held(history: list[Event], pick: Pick) -> list[Eve
 
 
 @plant(Rule.EXCLUSION)
-def a_look_that_saw_it_held_after_the_next_grant(history: list[Event], pick: Pick) -> list[Event]:
+def a_look_that_saw_it_held_after_the_next_grant(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     grant = pick(followed(history))
     at = successor(history, grant)["began"] + STEP / 10
-    return [*history, Event(at, grant.source, "held", {"node": grant["node"]})]
+    return [*history, HistoryEvent(at, grant.source, "held", {"node": grant["node"]})]
 
 
 @plant(Rule.EXCLUSION)
-def a_lease_that_ended_after_the_next_grant(history: list[Event], pick: Pick) -> list[Event]:
+def a_lease_that_ended_after_the_next_grant(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     last = {lock: of(history, "grant", lock=lock)[-1]["node"] for lock in ("/l/0", "/l/1")}
     lapsed = [
         loss
@@ -417,7 +425,7 @@ def a_lease_that_ended_after_the_next_grant(history: list[Event], pick: Pick) ->
 
 
 @plant(Rule.TOKENS)
-def two_tokens_changed_places(history: list[Event], pick: Pick) -> list[Event]:
+def two_tokens_changed_places(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(followed(history))
     after = successor(history, grant)
     history = changed(history, grant, token=after["token"])
@@ -425,13 +433,13 @@ def two_tokens_changed_places(history: list[Event], pick: Pick) -> list[Event]:
 
 
 @plant(Rule.TOKENS)
-def a_node_granted_twice(history: list[Event], pick: Pick) -> list[Event]:
+def a_node_granted_twice(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(of(history, "grant"))
     return [*history, replace(grant, data={**grant.data, "ask": "another"})]
 
 
 @plant(Rule.TOKENS)
-def an_epoch_that_went_back(history: list[Event], pick: Pick) -> list[Event]:
+def an_epoch_that_went_back(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(followed(history))
     after = successor(history, grant)
     token = FencingToken(0, FencingToken.parse(after["token"]).sequence)
@@ -439,14 +447,14 @@ def an_epoch_that_went_back(history: list[Event], pick: Pick) -> list[Event]:
 
 
 @plant(Rule.TOKENS)
-def a_token_that_is_not_the_node_s(history: list[Event], pick: Pick) -> list[Event]:
+def a_token_that_is_not_the_node_s(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(of(history, "grant"))
     token = FencingToken.parse(grant["token"])
     return changed(history, grant, token=str(FencingToken(token.epoch, token.sequence + 1_000_000)))
 
 
 @plant(Rule.QUEUE)
-def somebody_overtaken(history: list[Event], pick: Pick) -> list[Event]:
+def somebody_overtaken(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     listing = pick(of(history, "queue"))
     (grant,) = about(history, "grant", listing["node"])
     own = FencingToken.parse(grant["token"]).sequence
@@ -454,12 +462,12 @@ def somebody_overtaken(history: list[Event], pick: Pick) -> list[Event]:
 
 
 @plant(Rule.QUEUE)
-def a_queue_without_its_holder(history: list[Event], pick: Pick) -> list[Event]:
+def a_queue_without_its_holder(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return changed(history, pick(of(history, "queue")), standing=[])
 
 
 @plant(Rule.FENCE)
-def a_log_with_two_tokens_swapped(history: list[Event], pick: Pick) -> list[Event]:
+def a_log_with_two_tokens_swapped(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     contents = pick([each for each in of(history, "contents") if each["lock"] == "/l/0"])
     writes = [*contents["writes"]]
     first = next(n for n in range(len(writes) - 1) if writes[n][1] != writes[n + 1][1])
@@ -471,33 +479,35 @@ def a_log_with_two_tokens_swapped(history: list[Event], pick: Pick) -> list[Even
 
 
 @plant(Rule.FENCE)
-def a_write_that_was_lost(history: list[Event], pick: Pick) -> list[Event]:
+def a_write_that_was_lost(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     contents = pick([each for each in of(history, "contents") if each["writes"]])
     writes = contents["writes"][:-1]
     return changed(history, contents, writes=writes, value=len(writes))
 
 
 @plant(Rule.FENCE)
-def a_counter_that_is_not_its_log(history: list[Event], pick: Pick) -> list[Event]:
+def a_counter_that_is_not_its_log(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     contents = pick(of(history, "contents"))
     return changed(history, contents, value=contents["value"] + 1)
 
 
 @plant(Rule.FENCE)
-def a_write_made_twice(history: list[Event], pick: Pick) -> list[Event]:
+def a_write_made_twice(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     contents = pick([each for each in of(history, "contents") if each["writes"]])
     writes = [*contents["writes"], contents["writes"][-1]]
     return changed(history, contents, writes=writes, value=len(writes))
 
 
 @plant(Rule.FENCE)
-def a_refused_write_that_is_there(history: list[Event], pick: Pick) -> list[Event]:
+def a_refused_write_that_is_there(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     written = pick(of(history, "written", outcome="accepted"))
     return changed(history, written, outcome="refused")
 
 
 @plant(Rule.FENCE)
-def an_update_lost_between_read_and_write(history: list[Event], pick: Pick) -> list[Event]:
+def an_update_lost_between_read_and_write(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     contents = pick([each for each in of(history, "contents") if len(each["writes"]) > 1])
     *writes, (write, token, value) = contents["writes"]
     (begun,) = of(history, "write", write=write)
@@ -506,7 +516,7 @@ def an_update_lost_between_read_and_write(history: list[Event], pick: Pick) -> l
 
 
 @plant(Rule.FENCE)
-def a_write_by_nobody(history: list[Event], pick: Pick) -> list[Event]:
+def a_write_by_nobody(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     contents = pick(of(history, "contents"))
     token = contents["writes"][-1][1] if contents["writes"] else str(FencingToken(1, 1))
     writes = [*contents["writes"], ["nobody", token, len(contents["writes"]) + 1]]
@@ -514,161 +524,170 @@ def a_write_by_nobody(history: list[Event], pick: Pick) -> list[Event]:
 
 
 @plant(Rule.FENCE)
-def a_store_nobody_looked_at(history: list[Event], pick: Pick) -> list[Event]:
+def a_store_nobody_looked_at(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     del pick
     return without(history, *of(history, "contents", store="sqlite", lock="/l/0"))
 
 
 @plant(Rule.FENCE)
-def a_holder_s_write_refused(history: list[Event], pick: Pick) -> list[Event]:
+def a_holder_s_write_refused(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(given_back(history))
     at = grant.at + STEP / 10
     token, lock = grant["token"], grant["lock"]
     write = {"node": grant["node"], "store": "sqlite", "lock": lock, "write": "w", "token": token}
     return [
         *history,
-        Event(at, grant.source, "write", {**write, "value": 1}),
-        Event(at, grant.source, "written", {"write": "w", "outcome": "refused"}),
+        HistoryEvent(at, grant.source, "write", {**write, "value": 1}),
+        HistoryEvent(at, grant.source, "written", {"write": "w", "outcome": "refused"}),
     ]
 
 
 @plant(Rule.REPORT)
-def a_loss_reported_twice(history: list[Event], pick: Pick) -> list[Event]:
+def a_loss_reported_twice(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return [*history, pick(of(history, "lost"))]
 
 
 @plant(Rule.REPORT)
-def a_loss_not_reported(history: list[Event], pick: Pick) -> list[Event]:
+def a_loss_not_reported(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return without(history, pick(alive(history, of(history, "lost"))))
 
 
 @plant(Rule.REPORT)
-def a_released_grant_reported_lost(history: list[Event], pick: Pick) -> list[Event]:
+def a_released_grant_reported_lost(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(given_back(history))
     (release,) = about(history, "release", grant["node"])
     loss = {"reason": "SESSION_EXPIRED", "noticed": release.at, "lease_end": release.at}
-    return [*history, Event(release.at, grant.source, "lost", {"node": grant["node"], **loss})]
+    return [
+        *history,
+        HistoryEvent(release.at, grant.source, "lost", {"node": grant["node"], **loss}),
+    ]
 
 
 @plant(Rule.REPORT)
-def a_loss_of_no_grant(history: list[Event], pick: Pick) -> list[Event]:
+def a_loss_of_no_grant(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     loss = pick(alive(history, of(history, "lost")))
     return [*history, replace(loss, data={**loss.data, "node": "/l/0/unknown"})]
 
 
 @plant(Rule.REPORT)
-def a_lease_lost_too_early(history: list[Event], pick: Pick) -> list[Event]:
+def a_lease_lost_too_early(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     loss = pick(of(history, "lost", reason="LEASE_LAPSED"))
     return changed(history, loss, noticed=loss["lease_end"] - STEP)
 
 
 @plant(Rule.REPORT)
-def a_deletion_by_nobody(history: list[Event], pick: Pick) -> list[Event]:
+def a_deletion_by_nobody(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return without(history, pick(of(history, "break")))
 
 
 @plant(Rule.REPORT)
-def a_closing_by_nobody(history: list[Event], pick: Pick) -> list[Event]:
+def a_closing_by_nobody(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     closed = pick(of(history, "close"))
     gone = [each for each in of(history, "close") if each.source == closed.source]
     return without(history, *gone)
 
 
 @plant(Rule.REPORT)
-def a_grant_released_twice(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_released_twice(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     release = pick(of(history, "release"))
     return [*history, replace(release, at=release.at + STEP / 10)]
 
 
 @plant(Rule.FINAL)
-def a_grant_held_again(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_held_again(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     unheld = pick(of(history, "unheld"))
     return [*history, replace(unheld, at=unheld.at + STEP / 10, kind="held")]
 
 
 @plant(Rule.FINAL)
-def a_grant_held_after_its_loss(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_held_after_its_loss(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     loss = pick(of(history, "lost"))
     at = loss["noticed"] + STEP / 10
-    return [*history, Event(at, loss.source, "held", {"node": loss["node"]})]
+    return [*history, HistoryEvent(at, loss.source, "held", {"node": loss["node"]})]
 
 
 @plant(Rule.REPORT)
-def a_lost_grant_released(history: list[Event], pick: Pick) -> list[Event]:
+def a_lost_grant_released(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return changed(history, pick(of(history, "released", outcome="lost")), outcome="done")
 
 
 @plant(Rule.REPORT)
-def a_grant_that_never_ended(history: list[Event], pick: Pick) -> list[Event]:
+def a_grant_that_never_ended(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(alive(history, given_back(history)))
     gone = about(history, "release", grant["node"]) + about(history, "released", grant["node"])
     return without(history, *gone)
 
 
 @plant(Rule.REPORT)
-def a_loss_reported_late(history: list[Event], pick: Pick) -> list[Event]:
+def a_loss_reported_late(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     loss = pick([each for each in of(history, "lost") if each["reason"] == "SESSION_EXPIRED"])
     return changed(history, loss, at=loss.at + BOUNDS.slack + 1000)
 
 
 @plant(Rule.SERVICE)
-def a_call_that_outlives_its_timeout(history: list[Event], pick: Pick) -> list[Event]:
+def a_call_that_outlives_its_timeout(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     answer = pick(of(history, "answer"))
     return changed(history, answer, at=answer.at + 60 + BOUNDS.slack + 1)
 
 
 @plant(Rule.SERVICE)
-def a_call_that_never_ends(history: list[Event], pick: Pick) -> list[Event]:
+def a_call_that_never_ends(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return without(history, pick(alive(history, of(history, "answer"))))
 
 
 @plant(Rule.SERVICE)
-def a_call_answered_twice(history: list[Event], pick: Pick) -> list[Event]:
+def a_call_answered_twice(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return [*history, pick(of(history, "answer"))]
 
 
 @plant(Rule.SERVICE)
-def something_left(history: list[Event], pick: Pick) -> list[Event]:
+def something_left(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return changed(history, pick(of(history, "left")), names=["_c_1-lock-0000000001"])
 
 
 @plant(Rule.SERVICE)
-def nobody_looked_for_what_is_left(history: list[Event], pick: Pick) -> list[Event]:
+def nobody_looked_for_what_is_left(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     del pick
     return without(history, *of(history, "left"))
 
 
 @plant(Rule.SERVICE)
-def no_end_of_the_faults(history: list[Event], pick: Pick) -> list[Event]:
+def no_end_of_the_faults(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return without(history, pick(of(history, "calm")))
 
 
 @plant(Rule.SERVICE)
-def somebody_not_served_after_the_faults(history: list[Event], pick: Pick) -> list[Event]:
+def somebody_not_served_after_the_faults(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     (calm,) = of(history, "calm")
     grant = pick([each for each in of(history, "grant") if each.at > calm.at])
     gone = [event for event in history if event.data.get("node") == grant["node"]]
     writes = {event["write"] for event in gone if event.kind == "write"}
     gone += [event for event in of(history, "written") if event["write"] in writes]
-    answer = Event(grant.at, grant.source, "answer", {"ask": grant["ask"], "outcome": "none"})
+    answer = HistoryEvent(
+        grant.at, grant.source, "answer", {"ask": grant["ask"], "outcome": "none"}
+    )
     return [*without(history, grant, *gone), answer]
 
 
 @plant(Rule.SERVICE)
-def somebody_served_late_after_the_faults(history: list[Event], pick: Pick) -> list[Event]:
+def somebody_served_late_after_the_faults(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     (calm,) = of(history, "calm")
     grant = pick([each for each in of(history, "grant") if each.at > calm.at])
     return changed(history, grant, at=calm.at + BOUNDS.service + 10)
 
 
 @plant(Rule.SURPRISE)
-def an_undocumented_error(history: list[Event], pick: Pick) -> list[Event]:
+def an_undocumented_error(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     begun = pick(of(history, "begin"))
-    return [*history, Event(begun.at, begun.source, "error", {"what": "KeyError"})]
+    return [*history, HistoryEvent(begun.at, begun.source, "error", {"what": "KeyError"})]
 
 
 @plant(Rule.SURPRISE)
-def a_process_that_vanished(history: list[Event], pick: Pick) -> list[Event]:
+def a_process_that_vanished(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return without(history, pick(of(history, "end")))
 
 
@@ -683,14 +702,14 @@ def plant_on_a_kept_node(rule: Rule) -> Callable[[Plant], Plant]:
     return register
 
 
-def before(history: list[Event], grant: Event) -> Event:
+def before(history: list[HistoryEvent], grant: HistoryEvent) -> HistoryEvent:
     """Return the grant on the same node that was released for this one."""
     earlier = [each for each in about(history, "grant", grant["node"]) if each.at < grant.at]
     return earlier[-1]
 
 
 @plant_on_a_kept_node(Rule.TOKENS)
-def a_token_that_changes_on_its_node(history: list[Event], pick: Pick) -> list[Event]:
+def a_token_that_changes_on_its_node(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(again(history))
     epoch = FencingToken.parse(grant["token"]).epoch + 1
     token = FencingToken(epoch, FencingToken.parse(grant["token"]).sequence)
@@ -698,38 +717,40 @@ def a_token_that_changes_on_its_node(history: list[Event], pick: Pick) -> list[E
 
 
 @plant_on_a_kept_node(Rule.TOKENS)
-def a_use_that_has_no_number(history: list[Event], pick: Pick) -> list[Event]:
+def a_use_that_has_no_number(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(again(history))
     bare = {key: value for key, value in grant.data.items() if key != "use"}
     return [replace(each, data=bare) if each is grant else each for each in history]
 
 
 @plant_on_a_kept_node(Rule.TOKENS)
-def a_use_of_the_same_number(history: list[Event], pick: Pick) -> list[Event]:
+def a_use_of_the_same_number(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick([each for each in again(history) if "use" in before(history, each).data])
     return changed(history, grant, use=before(history, grant)["use"])
 
 
 @plant_on_a_kept_node(Rule.TOKENS)
-def a_use_by_another_process(history: list[Event], pick: Pick) -> list[Event]:
+def a_use_by_another_process(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(again(history))
     return [replace(each, source="w9-1") if each is grant else each for each in history]
 
 
 @plant_on_a_kept_node(Rule.TOKENS)
-def a_use_in_another_session(history: list[Event], pick: Pick) -> list[Event]:
+def a_use_in_another_session(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     return changed(history, grant := pick(again(history)), session=grant["session"] + 1)
 
 
 @plant_on_a_kept_node(Rule.TOKENS)
-def a_use_of_what_nobody_was_granted(history: list[Event], pick: Pick) -> list[Event]:
+def a_use_of_what_nobody_was_granted(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     nodes = {grant["node"] for grant in alive(history, again(history))}
     grants = [grant for grant in of(history, "grant") if grant["node"] in nodes]
     return without(history, pick([grant for grant in grants if "use" not in grant.data]))
 
 
 @plant_on_a_kept_node(Rule.TOKENS)
-def a_use_after_the_next_contender_s_grant(history: list[Event], pick: Pick) -> list[Event]:
+def a_use_after_the_next_contender_s_grant(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     grant = pick([each for each in again(history) if later(history, each)])
     by = later(history, grant)[0]["began"] + STEP / 2 - grant["began"]
     history = changed(history, grant, at=grant.at + by, began=grant["began"] + by)
@@ -739,37 +760,39 @@ def a_use_after_the_next_contender_s_grant(history: list[Event], pick: Pick) -> 
     return history
 
 
-def later(history: list[Event], grant: Event) -> list[Event]:
+def later(history: list[HistoryEvent], grant: HistoryEvent) -> list[HistoryEvent]:
     """Return the grants of this lock on other nodes that came after."""
     grants = of(history, "grant", lock=grant["lock"])
     return [each for each in grants if each.at > grant.at and each["node"] != grant["node"]]
 
 
 @plant_on_a_kept_node(Rule.EXCLUSION)
-def two_bodies_of_one_client_at_once(history: list[Event], pick: Pick) -> list[Event]:
+def two_bodies_of_one_client_at_once(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(again(history))
     (release,) = of_use(history, "release", before(history, grant))
     return changed(history, grant, began=release.at - STEP / 2)
 
 
 @plant_on_a_kept_node(Rule.FINAL)
-def a_use_of_what_was_lost(history: list[Event], pick: Pick) -> list[Event]:
+def a_use_of_what_was_lost(history: list[HistoryEvent], pick: Pick) -> list[HistoryEvent]:
     grant = pick(again(history))
     first = before(history, grant)
     told = [*of_use(history, "release", first), *of_use(history, "released", first)]
     at = grant["began"] - STEP / 2
     lost = {"reason": "SESSION_EXPIRED", "noticed": at, "lease_end": at}
     name = {key: first[key] for key in ("node", "use") if key in first.data}
-    return [*without(history, *told), Event(at, first.source, "lost", {**name, **lost})]
+    return [*without(history, *told), HistoryEvent(at, first.source, "lost", {**name, **lost})]
 
 
 @plant_on_a_kept_node(Rule.REPORT)
-def a_look_at_a_use_that_there_was_not(history: list[Event], pick: Pick) -> list[Event]:
+def a_look_at_a_use_that_there_was_not(
+    history: list[HistoryEvent], pick: Pick
+) -> list[HistoryEvent]:
     look = pick([each for each in alive(history, of(history, "held")) if "use" in each.data])
     return changed(history, look, use=9)
 
 
-def of_use(history: list[Event], kind: str, grant: Event) -> list[Event]:
+def of_use(history: list[HistoryEvent], kind: str, grant: HistoryEvent) -> list[HistoryEvent]:
     """Return what was noted about one grant on a node that was kept."""
     return [each for each in about(history, kind, grant["node"]) if each.grant == grant.grant]
 
@@ -778,11 +801,11 @@ def of_use(history: list[Event], kind: str, grant: Event) -> list[Event]:
 @settings(max_examples=examples(25), deadline=None)
 @given(history=kept_histories, data=st.data())
 def test_finds_what_is_planted_on_a_kept_node(
-    name: str, history: list[Event], data: st.DataObject
+    name: str, history: list[HistoryEvent], data: st.DataObject
 ) -> None:
     rule, spoil = KEPT_PLANTS[name]
 
-    def pick(events: list[Event]) -> Event:
+    def pick(events: list[HistoryEvent]) -> HistoryEvent:
         return events[data.draw(st.integers(0, len(events) - 1))]
 
     found = check(sorted(spoil(history, pick), key=lambda event: event.at), BOUNDS)
@@ -792,10 +815,10 @@ def test_finds_what_is_planted_on_a_kept_node(
 @pytest.mark.parametrize("name", PLANTS)
 @settings(max_examples=examples(25), deadline=None)
 @given(history=histories, data=st.data())
-def test_finds_what_is_planted(name: str, history: list[Event], data: st.DataObject) -> None:
+def test_finds_what_is_planted(name: str, history: list[HistoryEvent], data: st.DataObject) -> None:
     rule, spoil = PLANTS[name]
 
-    def pick(events: list[Event]) -> Event:
+    def pick(events: list[HistoryEvent]) -> HistoryEvent:
         return events[data.draw(st.integers(0, len(events) - 1))]
 
     found = check(sorted(spoil(history, pick), key=lambda event: event.at), BOUNDS)
@@ -838,9 +861,11 @@ def test_a_grant_that_was_over_before_it_was_told_has_no_interval() -> None:
         "lease_end": lease_end,
     }
     told = [
-        Event(grant["began"], grant.source, "lost", loss),
-        Event(release.at, grant.source, "release", dict(release.data)),
-        Event(release.at, grant.source, "released", {"node": grant["node"], "outcome": "lost"}),
+        HistoryEvent(grant["began"], grant.source, "lost", loss),
+        HistoryEvent(release.at, grant.source, "release", dict(release.data)),
+        HistoryEvent(
+            release.at, grant.source, "released", {"node": grant["node"], "outcome": "lost"}
+        ),
     ]
     fine = sorted([*without(spoilt, *over), *told], key=lambda event: event.at)
     assert Rule.EXCLUSION not in {each.rule for each in check(fine, BOUNDS).violations}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.checker import Rule
-from tests.chaos.history import Event, History, load
+from tests.chaos.history import History, HistoryEvent, load
 from tests.chaos.server_log import (
     UNUSED,
     Change,
@@ -116,13 +116,13 @@ LOG = [
 """The first releases, the second's session ends."""
 
 
-def granted(number: int, began: float, held: float, *, epoch: int = 2) -> list[Event]:
+def granted(number: int, began: float, held: float, *, epoch: int = 2) -> list[HistoryEvent]:
     token = FencingToken(epoch, number)
     data = {"lock": LOCK, "node": node(number), "token": str(token), "session": number + 1}
     source = f"w{number}"
     return [
-        Event(began, source, "grant", {**data, "began": began}),
-        Event(held, source, "held", {"node": node(number)}),
+        HistoryEvent(began, source, "grant", {**data, "began": began}),
+        HistoryEvent(held, source, "held", {"node": node(number)}),
     ]
 
 
@@ -134,7 +134,7 @@ AGAIN = [*LOG, Change(7, 9.0, 99, LOCK), Change(8, 9.0, 99, LOCK, created=True)]
 """The path is made again."""
 
 
-def found(events: list[Event], log: list[Change], patience: float = 5.5) -> dict[Rule, str]:
+def found(events: list[HistoryEvent], log: list[Change], patience: float = 5.5) -> dict[Rule, str]:
     violations = compare(events, ServerLog(log), patience=patience).violations
     return {each.rule: each.what for each in violations}
 
@@ -150,10 +150,10 @@ def test_they_agree() -> None:
 def test_a_verdict_is_by_both_and_tells_what_was_forgotten() -> None:
     names = ("zxid", "session", "path", "created")
     noted = [
-        Event(each.at, "servers", "server", {name: getattr(each, name) for name in names})
+        HistoryEvent(each.at, "servers", "server", {name: getattr(each, name) for name in names})
         for each in LOG[:-1]
     ]
-    decision = decide([*HISTORY, *noted, Event(1.0, "witness", "forgotten", {})])
+    decision = decide([*HISTORY, *noted, HistoryEvent(1.0, "witness", "forgotten", {})])
     assert decision.forgotten == 1
     assert decision.agreement.violations
     assert decision.violations == [*decision.verdict.violations, *decision.agreement.violations]
@@ -178,7 +178,7 @@ def test_a_verdict_is_by_both_and_tells_what_was_forgotten() -> None:
     ],
 )
 def test_a_disagreement_is_found(
-    events: list[Event], log: list[Change], rule: Rule, said: str
+    events: list[HistoryEvent], log: list[Change], rule: Rule, said: str
 ) -> None:
     violations = found(events, log)
     assert set(violations) == {rule}
@@ -189,7 +189,7 @@ def test_a_disagreement_is_found(
     ("events", "log"),
     [
         # An operator deletes a node: it is believed in until then.
-        ([*HISTORY, Event(6.0, "nemesis", "break", {"node": node(1)})], LOG),
+        ([*HISTORY, HistoryEvent(6.0, "nemesis", "break", {"node": node(1)})], LOG),
         # A path that is made again has another queue, and other numbers.
         (HISTORY, [*AGAIN, Change(9, 9.1, 4, OTHER, created=True), Change(10, 9.9, 4, OTHER)]),
         (
@@ -198,7 +198,7 @@ def test_a_disagreement_is_found(
         ),
     ],
 )
-def test_what_is_no_disagreement(events: list[Event], log: list[Change]) -> None:
+def test_what_is_no_disagreement(events: list[HistoryEvent], log: list[Change]) -> None:
     assert found(events, log) == {}
 
 
@@ -208,16 +208,18 @@ CAME = 4.0
 LATE = CAME + UNUSED
 
 
-def asked(at: float, until: float | None = None, number: int = 1, **more: object) -> list[Event]:
+def asked(
+    at: float, until: float | None = None, number: int = 1, **more: object
+) -> list[HistoryEvent]:
     """Return an ask of the second one, which is answered, or waits for ever."""
     ask = {"ask": f"w1-{number}", "lock": LOCK, "timeout": 60.0, **more}
     answer = {"ask": f"w1-{number}", "outcome": "none"}
-    answers = [] if until is None else [Event(until, "w1", "answer", answer)]
-    return [Event(at, "w1", "ask", ask), *answers]
+    answers = [] if until is None else [HistoryEvent(until, "w1", "answer", answer)]
+    return [HistoryEvent(at, "w1", "ask", ask), *answers]
 
 
 def unused(
-    *more: Event,
+    *more: HistoryEvent,
     until: float,
     expires: bool = False,
     lock: str = LOCK,
@@ -234,7 +236,7 @@ def unused(
     others = (n / 2 for n in range(int(2 * until)) if not silent[0] < n / 2 < silent[1])
     log += [Change(30, at, 99, f"/others/{at}", created=True) for at in others]
     log.sort(key=lambda change: change.at)
-    over = Event(1000.0, "run", "end", {})
+    over = HistoryEvent(1000.0, "run", "end", {})
     return found([*HISTORY, *more, over], log).get(Rule.SERVICE)
 
 
@@ -244,13 +246,13 @@ def test_a_node_that_nobody_uses_is_found() -> None:
         f"w1 {node(5)} of session 0x2 stood for 25.000 s and nobody used it, "
         "by the log of the servers"
     )
-    history = [*HISTORY, *asked(1.0, 3.1), Event(1000.0, "run", "end", {})]
+    history = [*HISTORY, *asked(1.0, 3.1), HistoryEvent(1000.0, "run", "end", {})]
     log = [*LOG[:-1], Change(7, CAME, 2, node(5), created=True)]
     (left, *_) = compare(history, ServerLog(log)).violations
     assert "stood for 996.000 s" in left.what
 
 
-PAUSE = Event(10.0, "w1", "pause", {"worker": "w1", "until": 20.0})
+PAUSE = HistoryEvent(10.0, "w1", "pause", {"worker": "w1", "until": 20.0})
 KEEPING = [*asked(1.0, 3.0, keep=1.0), *asked(2.5, 30.0, 2, keep=1.0)]
 
 
@@ -268,7 +270,7 @@ KEEPING = [*asked(1.0, 3.0, keep=1.0), *asked(2.5, 30.0, 2, keep=1.0)]
     ],
 )
 def test_for_how_long_a_node_may_stand_unused(
-    more: list[Event], until: float, how: dict[str, object]
+    more: list[HistoryEvent], until: float, how: dict[str, object]
 ) -> None:
     assert not unused(*more, until=until - 1, **how)  # type: ignore[arg-type]
     assert unused(*more, until=until + 1, **how)  # type: ignore[arg-type]
@@ -283,13 +285,13 @@ def test_whose_nodes_are_used() -> None:
 # Node 0 is kept: it is used from 1.2 to 1.5, and from 2.0 to 2.9; node 1 comes at ``came``.
 
 
-def used(use: int, began: float, until: float) -> list[Event]:
+def used(use: int, began: float, until: float) -> list[HistoryEvent]:
     (first, _) = granted(0, began, until)
     name = {"node": node(0), **({"use": use} if use else {})}
     return [
         replace(first, data={**first.data, **name, "keep": 1.0}),
-        Event(until, first.source, "release", {**name, "how": "release"}),
-        Event(until, first.source, "released", {**name, "outcome": "done"}),
+        HistoryEvent(until, first.source, "release", {**name, "how": "release"}),
+        HistoryEvent(until, first.source, "released", {**name, "outcome": "done"}),
     ]
 
 
@@ -308,8 +310,8 @@ def keeping(*, came: float, until: float, left: float = 900.0) -> list[Change]:
     return sorted(log, key=lambda change: change.at)
 
 
-def fault(what: str) -> Event:
-    return Event(3.0, "nemesis", "fault", {"what": what, "target": "", "seconds": 1.0})
+def fault(what: str) -> HistoryEvent:
+    return HistoryEvent(3.0, "nemesis", "fault", {"what": what, "target": "", "seconds": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -319,13 +321,13 @@ def fault(what: str) -> Event:
         ([], keeping(came=3.0, until=3.4), 0.4, 0.0),  # from its coming, to an idle lock
         ([], keeping(came=1.3, until=2.9, left=1.6), 0.1, 0.0),  # until it leaves
         ([], keeping(came=1.3, until=2.9), 0.0, 0.7),  # a body began after it had come
-        ([Event(3.0, "w0", "pause", {"worker": "w0", "until": 4.0})], None, 0.6, 0.0),
+        ([HistoryEvent(3.0, "w0", "pause", {"worker": "w0", "until": 4.0})], None, 0.6, 0.0),
         ([fault("delay")], None, 0.6, 0.0),  # of the network
         ([fault("kill leader")], None, 1.6, 0.0),  # no excuse
     ],
 )
 def test_for_how_long_another_waits_for_a_kept_lock(
-    more: list[Event], log: list[Change] | None, seconds: float, again: float
+    more: list[HistoryEvent], log: list[Change] | None, seconds: float, again: float
 ) -> None:
     log = log or keeping(came=2.5, until=4.5)
     (waited,) = compare([*USES, *more], ServerLog(log)).asked["RELEASED"]

@@ -12,7 +12,7 @@ from tests.unit.cli.views import World
 from zklock._ground.addresses import session_text
 from zklock._pool.nodes import WorkerRecord
 from zklock.cli.view import model
-from zklock.cli.view.model import Folder, Place, Times, What, find
+from zklock.cli.view.model import Folder, QueuePlace, Times, What, find
 
 
 def pool(world: World, path: str) -> None:
@@ -145,11 +145,11 @@ def test_an_age_is_never_negative(clocks: Clocks) -> None:
     world.queue("/a", 1, "x")
     (place,) = world.picture().locks[0].places
     times = Times()
-    assert Place(place.contender, 990.0, times).age == 10.0
-    assert Place(place.contender, 1010.0, times).age == 0.0
+    assert QueuePlace(place.contender, 990.0, times).age == 10.0
+    assert QueuePlace(place.contender, 1010.0, times).age == 0.0
     times.note(1012.0)
-    assert Place(place.contender, 1010.0, times).age == 2.0
-    assert Place(place.contender).age is None
+    assert QueuePlace(place.contender, 1010.0, times).age == 2.0
+    assert QueuePlace(place.contender).age is None
 
 
 @pytest.mark.parametrize(

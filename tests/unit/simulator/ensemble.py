@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from tests.unit.simulator.network import Link, Network
+from tests.unit.simulator.network import Network, SimulatedLink
 from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import messages, words
 from zklock.testing.zookeeper.codec import (
@@ -54,12 +54,12 @@ SYNC_LIMITS = (5, 12)
 """For how many ticks a follower waits for the leader; one of them for each seed."""
 
 
-class Touches(Sessions[Link]):
+class Touches(Sessions[SimulatedLink]):
     """The leader's sessions. While ``noting`` is a follower's table, touches go there."""
 
     noting: dict[int, int] | None = None
 
-    def touch(self, session: ServerSession[Link], timeout: int, now: int) -> None:
+    def touch(self, session: ServerSession[SimulatedLink], timeout: int, now: int) -> None:
         if self.noting is None:
             super().touch(session, timeout, now)
         else:
@@ -83,14 +83,16 @@ class Refuses(Protocol):
         """Hear that a client may not do this; ``part``: what is refused, of a transaction."""
 
 
-class Leader(Machine[Link]):
+class Leader(Machine[SimulatedLink]):
     """The state machine of the leader. It tells of what becomes of nodes."""
 
     hears: Hears | None = None
     rights: Refuses | None = None
     _ends = False  # the session whose request is carried out
 
-    def _serve(self, connection: Link, link: Any, xid: int, request: Request, now: int) -> None:
+    def _serve(
+        self, connection: SimulatedLink, link: Any, xid: int, request: Request, now: int
+    ) -> None:
         super()._serve(connection, link, xid, request, now)
         if self._ends:
             self._ends = False
@@ -117,7 +119,7 @@ class Leader(Machine[Link]):
                 self._ends |= hears.written(path, link.session.id)
         return body
 
-    def _close(self, session: ServerSession[Link], now: int) -> None:
+    def _close(self, session: ServerSession[SimulatedLink], now: int) -> None:
         nodes = list(self.tree.ephemerals.get(session.id, ()))
         super()._close(session, now)
         self._tell_gone(nodes)
@@ -149,9 +151,9 @@ class Follower:
         self.given_up = False
         self.touched: dict[int, int] = {}
         self.waiting: list[Callable[[], object]] = []  # what it does when it hears of the leader
-        self._unread: list[tuple[Link, bytes | None]] = []  # while it is mute
-        self._splitters: dict[Link, Splitter] = {}
-        self.known: dict[Link, int] = {}  # the session of each connection
+        self._unread: list[tuple[SimulatedLink, bytes | None]] = []  # while it is mute
+        self._splitters: dict[SimulatedLink, Splitter] = {}
+        self.known: dict[SimulatedLink, int] = {}  # the session of each connection
 
     @property
     def accepts(self) -> bool | None:
@@ -159,7 +161,7 @@ class Follower:
             return None
         return self.up
 
-    def take(self, link: Link, data: bytes | None) -> None:
+    def take(self, link: SimulatedLink, data: bytes | None) -> None:
         if self.mute:
             self._unread.append((link, data))
             return
@@ -181,7 +183,7 @@ class Follower:
             link.down.send(b"not currently serving\n" if self.given_up else answer)
             link.down.send(None)
 
-    def _take(self, link: Link, frame: bytes) -> None:
+    def _take(self, link: SimulatedLink, frame: bytes) -> None:
         if link not in self.known:
             self.known[link] = 0
             self._ensemble.race(self, frame)
@@ -212,7 +214,7 @@ class Follower:
         for each in unread:
             self.take(*each)
 
-    def end(self, link: Link) -> None:
+    def end(self, link: SimulatedLink) -> None:
         """Note that a connection has ended."""
         link.over = True
         self._splitters.pop(link, None)
@@ -240,8 +242,8 @@ class Ensemble:
         self._sessions = Touches(rules.tick_time, 1 << 56)
         self.machine.sessions = self._sessions
         self.followers = [Follower(self, address) for address in ADDRESSES]
-        self._home: dict[Link, Follower] = {}
-        self._timeouts: dict[Link, int] = {}
+        self._home: dict[SimulatedLink, Follower] = {}
+        self._timeouts: dict[SimulatedLink, int] = {}
         self._owners: dict[int, Follower] = {}  # whose writes of a session pass
         self.sync_limit = random.Random(f"sync limit {system.seed}").choice(SYNC_LIMITS)
         self.throttles = 0.0  # how often a request is throttled
@@ -253,12 +255,12 @@ class Ensemble:
     def _now(self) -> int:
         return round(self._system.now * 1000)
 
-    def timeout_of(self, link: Link) -> int:
+    def timeout_of(self, link: SimulatedLink) -> int:
         return self._timeouts[link]
 
     # What arrives.
 
-    def connect(self, follower: Follower, link: Link, frame: bytes) -> None:
+    def connect(self, follower: Follower, link: SimulatedLink, frame: bytes) -> None:
         self.own(follower, frame)
         if link not in follower.known:
             return
@@ -285,7 +287,7 @@ class Ensemble:
             follower.waiting.insert(index, partial(self.own, follower, frame))
 
     def request(
-        self, follower: Follower, link: Link, session: int, xid: int, request: Request
+        self, follower: Follower, link: SimulatedLink, session: int, xid: int, request: Request
     ) -> None:
         owned = self._owners.setdefault(session, follower) is follower
         if not self.machine.linked(link):
@@ -315,12 +317,12 @@ class Ensemble:
             self._sessions.noting = None
         self._post()
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: SimulatedLink) -> None:
         self.machine.lost(link)
         self._home.pop(link, None)
         self._timeouts.pop(link, None)
 
-    def _post(self, silent: Link | None = None) -> None:
+    def _post(self, silent: SimulatedLink | None = None) -> None:
         while self.machine.outbox:
             link, message = self.machine.outbox.popleft()
             follower = self._home.get(link)
@@ -331,7 +333,7 @@ class Ensemble:
             else:
                 follower.waiting.append(partial(self._say, follower, link, message))
 
-    def _say(self, follower: Follower, link: Link, message: Message) -> None:
+    def _say(self, follower: Follower, link: SimulatedLink, message: Message) -> None:
         if isinstance(message, HangUp):
             link.down.send(None)
             follower.end(link)

@@ -245,7 +245,7 @@ MUTATIONS = {
     ),
     "a semaphore with permits left is refused": Mutation(
         Bend(
-            semaphore.Entry,
+            semaphore.PermitEntry,
             "wait_behind",
             "assert self.node is not None",
             "return Wakeup.UNWATCHED",
@@ -283,7 +283,7 @@ MUTATIONS = {
     ),
     "a semaphore counts one permit too many": Mutation(
         Bend(
-            semaphore.Entry,
+            semaphore.PermitEntry,
             "turn",
             "len(listing.names) <= self._kept.limit",
             "len(listing.names) <= self._kept.limit + 1",
@@ -355,7 +355,7 @@ MUTATIONS = {
     ),
     "a semaphore's waiter does not give back what it has gathered": Mutation(
         Bend(
-            semaphore.Entry,
+            semaphore.PermitEntry,
             "before_leaving",
             "yield from lock_recipe.leave(self._leases[-1])",
             "yield from ()",
@@ -513,13 +513,18 @@ MUTATIONS = {
         quick=False,
     ),
     "a release leaves its mark": Mutation(
-        Bend(abandoned.Entry, "departure", "FREE if self.granted else self._found", "self._found"),
+        Bend(
+            abandoned.MarkedEntry,
+            "departure",
+            "FREE if self.granted else self._found",
+            "self._found",
+        ),
         kind="tracked",
         faults=("expire",),
         found="says that abandoned is",
     ),
     "who queues again removes the mark of the holder": Mutation(
-        Bend(abandoned.Entry, "departure", "self._marked != node", "self._mark is None"),
+        Bend(abandoned.MarkedEntry, "departure", "self._marked != node", "self._mark is None"),
         kind="tracked",
         faults=("slow", "expire"),
         found="its mark is not",
@@ -527,7 +532,7 @@ MUTATIONS = {
         most=240,
     ),
     "who gives up leaves its own mark": Mutation(
-        Bend(abandoned.Entry, "departure", "self._marked != node", "not self.granted"),
+        Bend(abandoned.MarkedEntry, "departure", "self._marked != node", "not self.granted"),
         kind="tracked",
         faults=("slow", "cancel"),
         found="says that abandoned is",
@@ -535,7 +540,7 @@ MUTATIONS = {
     ),
     "who has waited for one abandoned grant does not wait for the next": Mutation(
         Bend(
-            abandoned.Entry,
+            abandoned.MarkedEntry,
             "turn",
             "self._found not in (FREE, self._waited)",
             "self._found != FREE and self._waited == FREE",
@@ -547,14 +552,14 @@ MUTATIONS = {
         delay=1.0,
     ),
     "nobody waits after an abandoned grant": Mutation(
-        Bend(abandoned.Entry, "turn", "yield Pause(left)", "pass"),
+        Bend(abandoned.MarkedEntry, "turn", "yield Pause(left)", "pass"),
         kind="tracked",
         faults=("expire",),
         found="after one that was abandoned",
         delay=1.0,
     ),
     "the delay is over where its beginning was noted": Mutation(
-        Bend(abandoned.Entry, "_delay", "return self.delay - ago", "return 0.0"),
+        Bend(abandoned.MarkedEntry, "_delay", "return self.delay - ago", "return 0.0"),
         kind="tracked",
         faults=("expire", "cancel"),
         troubles=6,

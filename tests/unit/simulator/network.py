@@ -27,14 +27,14 @@ class Listener(Protocol):
     def accepts(self) -> bool | None:
         """Whether it accepts a connection now; ``None``: it does not even refuse."""
 
-    def take(self, link: Link, data: bytes | None) -> None:
+    def take(self, link: SimulatedLink, data: bytes | None) -> None:
         """Take bytes, or ``None``: the connection has ended."""
 
 
 class Direction:
     """What is on its way in one direction: bytes, or ``None`` for the end."""
 
-    def __init__(self, link: Link, arrive: Callable[[bytes | None], object]) -> None:
+    def __init__(self, link: SimulatedLink, arrive: Callable[[bytes | None], object]) -> None:
         self._link = link
         self._arrive = arrive
         self._queue: deque[tuple[float, bytes | None]] = deque()
@@ -55,7 +55,7 @@ class Direction:
             self._arrive(self._queue.popleft()[1])
 
 
-class Link:
+class SimulatedLink:
     """One connection of a process to a server."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Network:
         self.rng = random.Random(f"network {running.seed}")
         self.listeners: dict[str, Listener] = {}
         self.ports: dict[tuple[str, int], Socket] = {}  # on which sockets of tests listen
-        self.links: list[Link] = []
+        self.links: list[SimulatedLink] = []
         self.cuts: set[tuple[str, str]] = set()
         self.slow = 0.0  # seconds that everything takes longer
         self.sockets: dict[int, Socket] = {}
@@ -88,7 +88,7 @@ class Network:
         usual = self.rng.choice((0.0005, 0.002, 0.01))
         return usual * (0.5 + self.rng.random()) + self.slow
 
-    def is_cut(self, link: Link) -> bool:
+    def is_cut(self, link: SimulatedLink) -> bool:
         return (link.process.name, link.address) in self.cuts
 
     def heal(self) -> None:
@@ -126,7 +126,7 @@ class Network:
         if not listener.accepts:
             raise ConnectionRefusedError(111, "Connection refused")
         end = Socket(self)
-        end.link = link = Link(self, me.process, host, listener, end)
+        end.link = link = SimulatedLink(self, me.process, host, listener, end)
         end.out = link.up
         end.peer_name = address
         self.links.append(link)
@@ -293,11 +293,11 @@ class Socket:
         self._closed = False
         self._timeout: float | None = None
         self.readable = False
-        self.link: Link | None = None
+        self.link: SimulatedLink | None = None
         self.out: Direction | None = None
         self.peer: Socket | None = None
         self.name = self.peer_name = ("", 0)
-        self._accepted: dict[Link, Socket] = {}
+        self._accepted: dict[SimulatedLink, Socket] = {}
         self._backlog: deque[Socket] = deque()
 
     # Listening.
@@ -319,7 +319,7 @@ class Socket:
     def getpeername(self) -> tuple[str, int]:
         return self.peer_name
 
-    def connected(self, link: Link) -> None:
+    def connected(self, link: SimulatedLink) -> None:
         """Have a connection wait to be accepted."""
         end = Socket(self._network)
         end.link, end.out = link, link.down
@@ -335,7 +335,7 @@ class Socket:
         self.readable = bool(self._backlog)
         return end, ("127.0.0.1", 0)
 
-    def take(self, link: Link, data: bytes | None) -> None:
+    def take(self, link: SimulatedLink, data: bytes | None) -> None:
         """Have what a client has sent arrive at its accepted connection."""
         self._accepted[link].arrive(data)
 

@@ -25,7 +25,7 @@ _INTERRUPTS = {"none": None, "once": INTERRUPT, "twice": AGAIN}
 
 
 @dataclass(frozen=True)
-class Entry:
+class SeedRange:
     """Some seeds of a line."""
 
     seeds: range
@@ -46,7 +46,7 @@ class Entry:
         return f"{self.seeds.start}-{self.seeds.stop - 1} {self.interrupts}{kept}"
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[SeedRange]:
     """Return what is in the file, each line in parts of ``AT_ONCE`` seeds."""
     for number, line in enumerate(FILE.read_text().splitlines(), 1):
         words = line.partition("#")[0].strip().split(maxsplit=2)
@@ -64,4 +64,4 @@ def entries() -> Iterator[Entry]:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{FILE.name}:{number}: SEEDS INTERRUPTS [PLAN]") from error
         for begin in range(int(first), end, AT_ONCE):
-            yield Entry(range(begin, min(begin + AT_ONCE, end)), interrupts, "".join(text))
+            yield SeedRange(range(begin, min(begin + AT_ONCE, end)), interrupts, "".join(text))

@@ -41,7 +41,7 @@ from tests.unit.simulator.plans import (
     wider_plan_of,
     with_interrupts,
 )
-from tests.unit.simulator.seeds import Entry, entries
+from tests.unit.simulator.seeds import SeedRange, entries
 from tests.unit.simulator.shrinking import fails, manner, shrink
 from tests.unit.simulator.world import World
 from zklock._core.attempt import Pending
@@ -142,7 +142,7 @@ def test_a_seeded_fault_is_found(name: str) -> None:
 @pytest.mark.lengthy("the seeds of seeds.txt: a minute of a processor")
 @pytest.mark.slow("ten seeds, each a tenth of a second")
 @pytest.mark.parametrize("entry", list(entries()), ids=str)
-def test_seeds(entry: Entry) -> None:
+def test_seeds(entry: SeedRange) -> None:
     """Some seeds of ``tests/seeds.txt``, or one that has found a fault."""
     for seed in entry.seeds:
         play(seed, entry.plan(seed))

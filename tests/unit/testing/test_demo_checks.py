@@ -12,7 +12,7 @@ import pytest
 
 from zklock.cli import main
 from zklock.testing.demo import checks, play
-from zklock.testing.demo.checks import Check, Failed, Queue, Shares
+from zklock.testing.demo.checks import Failed, Finding, Queue, Shares
 
 
 def token(number: int) -> str:
@@ -58,7 +58,7 @@ SHARES = Shares(
         "w3": [given(3, 5.0, token(0)), given(1, 12.0, token(1))],
     },
 )
-SCENES: dict[Callable[[Any], Iterator[Check]], Any] = {
+SCENES: dict[Callable[[Any], Iterator[Finding]], Any] = {
     checks.killed: KILLED,
     checks.paused: PAUSED,
     checks.cut: CUT,
@@ -66,7 +66,7 @@ SCENES: dict[Callable[[Any], Iterator[Check]], Any] = {
 }
 
 
-def failed(found: Iterator[Check]) -> set[str]:
+def failed(found: Iterator[Finding]) -> set[str]:
     return {check.text for check in found if not check.held}
 
 
@@ -80,7 +80,7 @@ def told(seen: Queue, worker: str, what: str, **changed: Any) -> Queue:
 
 
 @pytest.mark.parametrize("check", SCENES)
-def test_a_scene_that_went_well_passes(check: Callable[[Any], Iterator[Check]]) -> None:
+def test_a_scene_that_went_well_passes(check: Callable[[Any], Iterator[Finding]]) -> None:
     assert failed(check(SCENES[check])) == set()
 
 
@@ -127,7 +127,7 @@ def test_a_scene_that_went_well_passes(check: Callable[[Any], Iterator[Check]]) 
     ],
 )  # fmt: skip
 def test_a_planted_violation_is_found(
-    check: Callable[[Any], Iterator[Check]], seen: Any, text: str
+    check: Callable[[Any], Iterator[Finding]], seen: Any, text: str
 ) -> None:
     assert any(text in found for found in failed(check(seen)))
 
@@ -142,7 +142,7 @@ def test_a_planted_violation_is_found(
     ],
 )
 def test_no_report_that_counts_can_be_missing(
-    check: Callable[[Any], Iterator[Check]], worker: str, what: str
+    check: Callable[[Any], Iterator[Finding]], worker: str, what: str
 ) -> None:
     seen = SCENES[check]
     kept = [it for it in seen.reports[worker] if it["what"] != what]
@@ -182,7 +182,7 @@ def test_the_first_check_that_does_not_hold_ends_the_demo(
     def played(hosts: object, timeout: float, tell: play.Say, say: play.Say) -> None:
         client: Any = SimpleNamespace(handler=SimpleNamespace(session_timeout=timeout))
         scenes = play.Play(play.ZooKeeper("", "", ""), client, "/", Path(), tell)
-        scenes._check([Check(True, "one"), Check(False, "two"), Check(True, "three")])
+        scenes._check([Finding(True, "one"), Finding(False, "two"), Finding(True, "three")])
 
     monkeypatch.setattr(play, "play", played)
     assert main(["demo"]) == 1

@@ -22,7 +22,6 @@ from zklock.testing.zookeeper.messages import (
     Connected,
     Create,
     Delete,
-    Event,
     EventKind,
     Exists,
     GetAcl,
@@ -37,6 +36,7 @@ from zklock.testing.zookeeper.messages import (
     SetData,
     Sync,
     Unreadable,
+    WatchEvent,
 )
 from zklock.testing.zookeeper.tree import COUNTER_END
 
@@ -214,7 +214,7 @@ class TestSessions:
         world.do("b", GetData("/x", True))
         world.machine.request("a", 1, Close(), world.now)
         assert world.take("a") == [Answer(1, 4, Code.OK), HangUp()]
-        assert world.take("b") == [Event(EventKind.DELETED, "/x")]
+        assert world.take("b") == [WatchEvent(EventKind.DELETED, "/x")]
         world.machine.request("a", 1, Create("/late", b""), world.now)
         assert world.take("a") == []
         assert "/late" not in world.machine.tree.nodes

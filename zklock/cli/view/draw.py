@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from zklock._ground.addresses import session_text
-from zklock.cli.view.model import Owner, Place
+from zklock.cli.view.model import Owner, QueuePlace
 from zklock.cli.view.text import plain, short
 from zklock.cli.view.waits import Deadlock, Graph, Stand
 
@@ -64,7 +64,7 @@ def to_json(graph: Graph, options: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _who(place: Place) -> dict[str, Any]:
+def _who(place: QueuePlace) -> dict[str, Any]:
     it = place.contender
     return {
         "identity": it.identity,

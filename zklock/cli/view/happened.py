@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from zklock.cli.view.model import LockView, Place, What
+from zklock.cli.view.model import LockView, QueuePlace, What
 
 
 class Happened(Enum):
@@ -25,7 +25,7 @@ class QueueEvent:
     """An event, and how many held and waited after all that happened at that look."""
 
     what: Happened
-    place: Place
+    place: QueuePlace
     holders: int
     waiting: int
 
@@ -62,7 +62,7 @@ def between(
             yield _event(Happened.QUEUED, place, after)
 
 
-def _leaving(place: Place, lives: Callable[[int], bool | None]) -> Happened:
+def _leaving(place: QueuePlace, lives: Callable[[int], bool | None]) -> Happened:
     session = place.contender.session_id
     alive = lives(session) if session is not None else None
     if alive is None:
@@ -72,7 +72,7 @@ def _leaving(place: Place, lives: Callable[[int], bool | None]) -> Happened:
     return Happened.RELEASED if place.contender.holds else Happened.WITHDRAWN
 
 
-def _event(what: Happened, place: Place, view: LockView | None) -> QueueEvent:
+def _event(what: Happened, place: QueuePlace, view: LockView | None) -> QueueEvent:
     holders, waiting = (len(view.holders), len(view.waiting)) if view else (0, 0)
     return QueueEvent(what, place, holders, waiting)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily
 
 from zklock.cli.view.live import Look
-from zklock.cli.view.model import Place
+from zklock.cli.view.model import QueuePlace
 
 
 def metrics(look: Look) -> Iterator[GaugeMetricFamily]:
@@ -63,5 +63,5 @@ def _gauge(
     return family
 
 
-def _oldest(places: Sequence[Place]) -> float:
+def _oldest(places: Sequence[QueuePlace]) -> float:
     return max((place.age or 0.0 for place in places), default=0.0)

@@ -94,7 +94,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """A contender's place in the queue. ``created``: when it came, by ZooKeeper's clock."""
 
     contender: Contender
@@ -197,17 +197,17 @@ class LockView:
 
     path: str
     what: What
-    places: Sequence[Place]
+    places: Sequence[QueuePlace]
     limit: int | None = None
     short: int = 0
     pool: str | None = None
 
     @property
-    def holders(self) -> list[Place]:
+    def holders(self) -> list[QueuePlace]:
         return [place for place in self.places if place.contender.holds]
 
     @property
-    def waiting(self) -> list[Place]:
+    def waiting(self) -> list[QueuePlace]:
         return [place for place in self.places if not place.contender.holds]
 
     @property
@@ -231,7 +231,7 @@ class LockView:
                     ),
                 )
 
-    def numbered(self) -> Iterator[tuple[int | None, Place]]:
+    def numbered(self) -> Iterator[tuple[int | None, QueuePlace]]:
         """Yield each with its number among those who wait, ``None`` for those who hold."""
         number = 0
         for place in self.places:
@@ -441,7 +441,7 @@ def _semaphore(path: str, facts: Facts) -> LockView:
     return LockView(path, What.SEMAPHORE, places, limit, short)
 
 
-def _places(path: str, folder: Folder, facts: Facts) -> list[Place]:
+def _places(path: str, folder: Folder, facts: Facts) -> list[QueuePlace]:
     """Return the contenders in queue order; without those that are not read yet."""
     queue = names.Queue(folder.names).contenders
     there: list[tuple[names.Name, Node | None]] = []
@@ -455,7 +455,7 @@ def _places(path: str, folder: Folder, facts: Facts) -> list[Place]:
         there.append((name, shown))
         dates.append(None if seen is None else seen.created)
     found = queries.describe(path, folder.epoch, there)
-    return [Place(one, date, facts.times) for one, date in zip(found, dates, strict=True)]
+    return [QueuePlace(one, date, facts.times) for one, date in zip(found, dates, strict=True)]
 
 
 def _pool(path: str, facts: Facts) -> PoolView:

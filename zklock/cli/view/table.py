@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from zklock.cli.view.columns import Table
 from zklock.cli.view.live import Look
-from zklock.cli.view.model import LockView, Place, PoolView, What
+from zklock.cli.view.model import LockView, PoolView, QueuePlace, What
 from zklock.cli.view.text import many, named, plain, rough, short
 
 
@@ -181,7 +181,7 @@ def _heads(columns: Sequence[str], addresses: Mapping[int, str]) -> list[str]:
     return [*columns, CLIENT] if addresses else [*columns]
 
 
-def _client(place: Place | None, addresses: Mapping[int, str]) -> list[str]:
+def _client(place: QueuePlace | None, addresses: Mapping[int, str]) -> list[str]:
     """Return the text for the last column, if there is one."""
     session = place.contender.session_id if place else None
     return [plain(addresses.get(session or 0, "-"))] if addresses else []
@@ -213,7 +213,7 @@ def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
     return Row(f"{pool.path}{_POOL_ROW}", [*cells, *_client(None, addresses)])
 
 
-def _names(holders: Sequence[Place]) -> str:
+def _names(holders: Sequence[QueuePlace]) -> str:
     if not holders:
         return "nobody"
     first = named(holders[0].contender.identity)
@@ -222,5 +222,5 @@ def _names(holders: Sequence[Place]) -> str:
     return first if len(holders) == 1 else f"{first} and {len(holders) - 1} more"
 
 
-def _oldest(places: Sequence[Place]) -> float | None:
+def _oldest(places: Sequence[QueuePlace]) -> float | None:
     return max((place.age for place in places if place.age is not None), default=None)

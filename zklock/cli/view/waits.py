@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zklock._recipes import names
-from zklock.cli.view.model import LockView, Place, What
+from zklock.cli.view.model import LockView, QueuePlace, What
 
 _THREAD = re.compile(r"[^:]+:[0-9]+:.+", re.DOTALL)
 
@@ -91,7 +91,7 @@ class Stand:
     """A contender in the graph, with its lock, and those that block it (their numbers)."""
 
     lock: LockView
-    place: Place
+    place: QueuePlace
     behind: Sequence[int] = ()
     count: int = 0
 
@@ -117,9 +117,9 @@ class Stand:
 class WaitLink:
     """A step of a chain: ``waiter`` waits for ``lock``, where ``blocker`` stands before it."""
 
-    waiter: Place
+    waiter: QueuePlace
     lock: LockView
-    blocker: Place
+    blocker: QueuePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Deadlock:
     certain: bool
     chain: Sequence[WaitLink]
     involved: Sequence[str]
-    breaks: tuple[LockView, Place] | None
+    breaks: tuple[LockView, QueuePlace] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from typing import Any, TypeAlias, TypeVar
 from zklock.errors import GuardUnusable, SnapshotTooOld, TransactionEnded, ZkLockError
 from zklock.fencing._sql import statements
 from zklock.fencing._sql.errors import Says, doubtful, ended, says, told
-from zklock.fencing._sql.session import AlchemySession, Session, open_session, render
+from zklock.fencing._sql.session import AlchemySession, SqlSession, open_session, render
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced, admit, missing, resource_name, token_of, unreadable
 from zklock.token import FencingToken
 
 Result = TypeVar("Result")
 
-Work: TypeAlias = Callable[[Session, Any], Result]
+Work: TypeAlias = Callable[[SqlSession, Any], Result]
 """Called with the session, and with the connection as the user knows it; it never awaits."""
 
 ATTEMPTS = 10
@@ -44,7 +44,7 @@ class SqlFence:
     the block.
     """
 
-    def __init__(self, resource: str, session: Session) -> None:
+    def __init__(self, resource: str, session: SqlSession) -> None:
         self._resource = resource
         self._session = session
         self._savepoint = ""
@@ -126,7 +126,7 @@ class SqlMark:
         return self._resource
 
     def _try(
-        self, session: Session, connection: Any, work: Work[Result], done: list[Result]
+        self, session: SqlSession, connection: Any, work: Work[Result], done: list[Result]
     ) -> None:
         """Do the work, and put its result into ``done``: then it must not be done again."""
         try:
@@ -139,7 +139,7 @@ class SqlMark:
 
     # What is done in a session; each is a ``Work``.
 
-    def _make_table(self, session: Session, _: Any) -> None:
+    def _make_table(self, session: SqlSession, _: Any) -> None:
         try:
             with told(self._resource):
                 session.run(self.ddl(session.dialect, table=self._table))
@@ -149,12 +149,12 @@ class SqlMark:
                 raise
             session.rollback()
 
-    def _make_mark(self, session: Session, _: Any) -> None:
+    def _make_mark(self, session: SqlSession, _: Any) -> None:
         self._insert(session)
         with told(self._resource, commit=True):
             session.commit()
 
-    def _read_mark(self, session: Session, _: Any) -> FencingToken | None:
+    def _read_mark(self, session: SqlSession, _: Any) -> FencingToken | None:
         with told(self._resource):
             mark, _ = self._read(session, statements.SELECT)
             session.rollback()
@@ -164,7 +164,7 @@ class SqlMark:
         """Return the work that advances the mark, and does ``change`` in the same transaction."""
         given = token_of(token)
 
-        def work(session: Session, connection: Any) -> Result:
+        def work(session: SqlSession, connection: Any) -> Result:
             with told(self._resource):
                 mark, stamp = self._lock(session)
                 if not session.in_transaction():
@@ -206,11 +206,11 @@ class SqlMark:
             )
         return SqlFence(self._resource, session)
 
-    def _insert(self, session: Session) -> None:
+    def _insert(self, session: SqlSession) -> None:
         with told(self._resource), self._table_is_there(session):
             session.run(self._sql(statements.INSERT[session.dialect]), resource=self._resource)
 
-    def _lock(self, session: Session) -> tuple[FencingToken | None, int]:
+    def _lock(self, session: SqlSession) -> tuple[FencingToken | None, int]:
         """Lock the mark until the transaction ends; return its newest state, with its stamp."""
         if session.dialect == "sqlite":
             with self._table_is_there(session):
@@ -219,7 +219,7 @@ class SqlMark:
         return self._read(session, statements.SELECT_LOCKED)
 
     def _advance(
-        self, session: Session, token: FencingToken, mark: FencingToken | None, stamp: int
+        self, session: SqlSession, token: FencingToken, mark: FencingToken | None, stamp: int
     ) -> int:
         """Let the token pass, or refuse it; return the stamp that identifies this transaction."""
         admit(self._resource, token, mark)
@@ -243,7 +243,7 @@ class SqlMark:
         )
         return made
 
-    def _expect(self, session: Session, made: int, found: int) -> None:
+    def _expect(self, session: SqlSession, made: int, found: int) -> None:
         """Make SQLAlchemy commit only if the mark is still as this transaction has left it."""
         if not isinstance(session, AlchemySession):
             return
@@ -258,11 +258,11 @@ class SqlMark:
 
         watch.expect(mark, made, check)
 
-    def _seen(self, session: Session) -> int | None:
+    def _seen(self, session: SqlSession) -> int | None:
         rows = session.run(self._sql(statements.SELECT), resource=self._resource)
         return int(rows[0][2]) if rows else None
 
-    def _read(self, session: Session, statement: str) -> tuple[FencingToken | None, int]:
+    def _read(self, session: SqlSession, statement: str) -> tuple[FencingToken | None, int]:
         where = f"table {self._table}"
         with self._table_is_there(session):
             rows = session.run(self._sql(statement), resource=self._resource)
@@ -277,7 +277,7 @@ class SqlMark:
             raise unreadable(self._resource, where, (epoch, sequence)) from None
 
     @contextlib.contextmanager
-    def _table_is_there(self, session: Session) -> Iterator[None]:
+    def _table_is_there(self, session: SqlSession) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -294,7 +294,7 @@ class SqlMark:
     def _sql(self, statement: str) -> str:
         return statement.format(table=self._table)
 
-    def _on(self, connection: Any) -> Session:
+    def _on(self, connection: Any) -> SqlSession:
         with told(self._resource):
             return open_session(connection, self._dialect, self._paramstyle)
 

@@ -25,7 +25,7 @@ _PARAMETER = re.compile(r":([a-z]+)")
 _STYLES = {"qmark": "?", "format": "%s", "named": r":\1", "pyformat": r"%(\1)s"}
 
 
-class Session(ABC):
+class SqlSession(ABC):
     """A connection as the guard uses it, with the dialect of its database."""
 
     def __init__(self, connection: Any, dialect: Dialect | None) -> None:
@@ -168,7 +168,7 @@ _CURSORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class DbApiSession(Session):
+class DbApiSession(SqlSession):
     """A DB-API 2.0 connection, or a proxy of one that a pool has handed out."""
 
     def __init__(self, connection: Any, dialect: Dialect | None, paramstyle: str | None) -> None:
@@ -267,13 +267,13 @@ class DjangoSession(DbApiSession):
 Check: TypeAlias = Callable[[], None]
 
 # A connection keeps its watch alive, as its listener. A strong reference here would keep both.
-_watches: weakref.WeakKeyDictionary[Any, weakref.ref[Watch]] = weakref.WeakKeyDictionary()
+_watches: weakref.WeakKeyDictionary[Any, weakref.ref[CommitWatch]] = weakref.WeakKeyDictionary()
 
 
-class Watch:
+class CommitWatch:
     """The guards' checks of the open transaction of one ``Connection``.
 
-    A ``Session`` commits through its ``Connection``. So the watch sees the commits of both, and
+    A ``SqlSession`` commits through its ``Connection``. So the watch sees the commits of both, and
     those of any framework. A check that raises prevents the commit.
     """
 
@@ -292,11 +292,11 @@ class Watch:
             event.listen(connection, name, listener)
 
     @staticmethod
-    def of(connection: Any) -> Watch:
+    def of(connection: Any) -> CommitWatch:
         """Return the watch of a connection; the first call makes it."""
         found = known() if (known := _watches.get(connection)) is not None else None
         if found is None:
-            found = Watch(connection)
+            found = CommitWatch(connection)
             _watches[connection] = weakref.ref(found)
         return found
 
@@ -348,8 +348,8 @@ class Watch:
         self._refused = None
 
 
-class AlchemySession(Session):
-    """A ``Connection`` or a ``Session`` of SQLAlchemy."""
+class AlchemySession(SqlSession):
+    """A ``Connection`` or a ``SqlSession`` of SQLAlchemy."""
 
     def __init__(self, connection: Any, dialect: Dialect | None) -> None:
         self._target = connection.connection() if hasattr(connection, "get_bind") else connection
@@ -376,7 +376,7 @@ class AlchemySession(Session):
         session = self.connection() if scoped else self.connection
         if session.in_transaction():
             with contextlib.suppress(Exception):
-                Watch.of(session.connection()).refuse(error)
+                CommitWatch.of(session.connection()).refuse(error)
 
     @property
     def over(self) -> bool:
@@ -393,9 +393,9 @@ class AlchemySession(Session):
         return result
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> CommitWatch:
         """The checks that must pass when the connection commits."""
-        return Watch.of(self._target)
+        return CommitWatch.of(self._target)
 
     @property
     def _raw(self) -> Any:
@@ -421,7 +421,7 @@ def refuse_asynchronous(connection: object) -> None:
     )
 
 
-def open_session(connection: Any, dialect: Dialect | None, paramstyle: str | None) -> Session:
+def open_session(connection: Any, dialect: Dialect | None, paramstyle: str | None) -> SqlSession:
     """Return the connection as the guard uses it; ``TypeError`` if the guard cannot use it."""
     refuse_asynchronous(connection)
     if hasattr(connection, "in_atomic_block"):

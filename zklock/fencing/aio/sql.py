@@ -16,7 +16,7 @@ from typing import Any
 from zklock.fencing import sql
 from zklock.fencing._sql.errors import awaited_of_the_user, told
 from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Work, is_retryable, pauses
-from zklock.fencing._sql.session import AlchemySession, Session
+from zklock.fencing._sql.session import AlchemySession, SqlSession
 from zklock.fencing._sql.statements import TABLE, Dialect
 from zklock.fencing.guard import Fenced
 from zklock.token import FencingToken
@@ -92,7 +92,7 @@ class SqlGuard(SqlMark):
         happened, or not.
         """
 
-        def work(session: Session, connection: Any) -> Result:
+        def work(session: SqlSession, connection: Any) -> Result:
             assert isinstance(session, AlchemySession)
             return session.awaited(lambda: awaited_of_the_user(_awaitable(change(connection))))
 

@@ -16,7 +16,7 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Finding:
     """Whether something was so, and what; the text holds the measurements."""
 
     held: bool
@@ -84,41 +84,41 @@ def owned(reports: Sequence[Report]) -> dict[int, str]:
     return found
 
 
-def killed(seen: Queue) -> Iterator[Check]:
+def killed(seen: Queue) -> Iterator[Finding]:
     """Check that the next in the queue succeeds a killed holder."""
     heir = seen.listed[1]
     waited = seen.told(heir, "granted")["at"] - seen.fault
-    yield Check(waited > 0, f"{heir} got the lock {waited:.2f} s after the kill")
+    yield Finding(waited > 0, f"{heir} got the lock {waited:.2f} s after the kill")
     yield from _served(seen, believed=seen.fault)
 
 
-def paused(seen: Queue) -> Iterator[Check]:
+def paused(seen: Queue) -> Iterator[Finding]:
     """Check that a paused holder notices its loss at once, and cannot write."""
     holder, others = seen.holder, seen.listed[1:]
     look, lost = seen.told(holder, "looked"), seen.told(holder, "lost")
     turns = [seen.told(it, "granted")["at"] for it in others]
-    yield Check(
+    yield Finding(
         seen.fault < min(turns) and max(turns) < seen.mended,
         f"{' and '.join(others)} had the lock during the pause, {others[0]} "
         f"{turns[0] - seen.fault:.2f} s after SIGSTOP",
     )
-    yield Check(
+    yield Finding(
         look["held"] is False and look["believed"] <= seen.fault,
         f"{holder} found 'held' to be False at its first look after the pause",
     )
-    yield Check(lost["at"] > seen.mended, f"its lost callback was called: {lost['reason']}")
-    yield Check(
+    yield Finding(lost["at"] > seen.mended, f"its lost callback was called: {lost['reason']}")
+    yield Finding(
         seen.told(holder, "refused")["highest"] == seen.token(others[-1]),
         f"its late write was refused: the ledger had seen the token of {others[-1]}",
     )
     yield from _served(seen, believed=look["believed"])
 
 
-def cut(seen: Queue) -> Iterator[Check]:
+def cut(seen: Queue) -> Iterator[Finding]:
     """Check that a holder without a connection knows of its loss before the next grant."""
     holder, heir = seen.listed[:2]
     lost, granted = seen.told(holder, "lost")["at"], seen.told(heir, "granted")["at"]
-    yield Check(
+    yield Finding(
         seen.fault < lost < granted,
         f"{holder} was told of its loss {lost - seen.fault:.2f} s after the cut, "
         f"{granted - lost:.2f} s before {heir}'s grant",
@@ -126,7 +126,7 @@ def cut(seen: Queue) -> Iterator[Check]:
     yield from _served(seen, believed=lost)
 
 
-def _served(seen: Queue, believed: float) -> Iterator[Check]:
+def _served(seen: Queue, believed: float) -> Iterator[Finding]:
     """Check turns, tokens and writes; ``believed``: when the struck holder last took it as held."""
     others = seen.listed[1:]
     grants = [seen.told(worker, "granted")["at"] for worker in others]
@@ -134,22 +134,22 @@ def _served(seen: Queue, believed: float) -> Iterator[Check]:
     gaps = [grant - end for end, grant in zip(ends, grants, strict=False)]
     tokens = [seen.token(worker) for worker in seen.listed]
     names = ", ".join(seen.listed)
-    yield Check(
+    yield Finding(
         grants == sorted(grants) and min(gaps) > 0,
         f"one held the lock at a time, in the order of the queue: {names}",
     )
-    yield Check(
+    yield Finding(
         all(low < high for low, high in pairwise(tokens)),
         f"each had a higher token than the one before: {' < '.join(map(_short, tokens))}",
     )
-    yield Check(
+    yield Finding(
         list(seen.ledger) == [(seen.token(worker), worker) for worker in others],
         f"the ledger has one entry each of {' and '.join(others)}, and none of {seen.holder}",
     )
-    yield Check(not seen.left, "nobody is left in the queue")
+    yield Finding(not seen.left, "nobody is left in the queue")
 
 
-def taken_over(seen: Shares) -> Iterator[Check]:
+def taken_over(seen: Shares) -> Iterator[Finding]:
     """Check that the shards of a killed worker go to the others, and no other shard moves."""
     orphans = seen.before[seen.victim]
     sizes = {worker: len(mine) for worker, mine in seen.after.items()}
@@ -161,17 +161,17 @@ def taken_over(seen: Shares) -> Iterator[Check]:
         if report["what"] == "assigned" and report["at"] > seen.fault
     ]
     last = max((report["at"] for report in moved), default=seen.fault) - seen.fault
-    yield Check(
+    yield Finding(
         sum(sizes.values()) == len(after) == seen.shards,
         f"every shard has one owner again, {last:.2f} s after the kill",
     )
     shares = ", ".join(f"{worker} has {size}" for worker, size in sorted(sizes.items()))
-    yield Check(max(sizes.values()) - min(sizes.values()) <= 1, f"the shares are equal: {shares}")
-    yield Check(
+    yield Finding(max(sizes.values()) - min(sizes.values()) <= 1, f"the shares are equal: {shares}")
+    yield Finding(
         bool(orphans) and sorted(report["shard"] for report in moved) == sorted(orphans),
         f"only the {len(orphans)} shards of {seen.victim} have moved",
     )
-    yield Check(
+    yield Finding(
         all(token < after.get(shard, "") for shard, token in orphans.items()),
         f"each of these has a higher token than {seen.victim} had",
     )

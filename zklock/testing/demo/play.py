@@ -23,7 +23,7 @@ from zklock._ground.addresses import server_name
 from zklock._ground.clock import clock
 from zklock.testing import Backend, BackendUnavailable, NotServing, ZooKeeperServer, srvr, wait_for
 from zklock.testing.demo import checks, worker
-from zklock.testing.demo.checks import Check, Failed, Report
+from zklock.testing.demo.checks import Failed, Finding, Report
 from zklock.testing.external import parse_hosts
 from zklock.testing.provision import provision
 from zklock.testing.proxy import FaultProxy
@@ -222,7 +222,7 @@ class Play:
             self._tell(f"   {first} holds the lock; {', then '.join(others)} wait for it")
             yield line
 
-    def _check(self, found: Iterable[Check]) -> None:
+    def _check(self, found: Iterable[Finding]) -> None:
         for check in found:
             self._tell(f"   {'ok' if check.held else 'FAILED'}: {check.text}")
             if not check.held:

@@ -32,14 +32,13 @@ from zklock.testing.zookeeper.codec import (
 from zklock.testing.zookeeper.messages import (
     Answer,
     Auth,
-    Check,
+    CheckVersion,
     Close,
     Code,
     Connect,
     Connected,
     Create,
     Delete,
-    Event,
     EventKind,
     Exists,
     GetAcl,
@@ -59,6 +58,7 @@ from zklock.testing.zookeeper.messages import (
     Sync,
     Unknown,
     Unreadable,
+    WatchEvent,
 )
 from zklock.testing.zookeeper.sessions import ServerSession, Sessions
 from zklock.testing.zookeeper.tree import (
@@ -83,7 +83,7 @@ _MODES = range(5)
 _TTL_MODES = range(5, 7)
 Body: TypeAlias = tuple[Any, ...]
 Write: TypeAlias = Part | SetAcl | Multi | Reconfig
-_WRITES = (Create, Delete, SetData, Check, SetAcl, Multi, Reconfig)
+_WRITES = (Create, Delete, SetData, CheckVersion, SetAcl, Multi, Reconfig)
 _TRANSACTIONS = frozenset(
     {
         Op.CREATE,
@@ -394,7 +394,7 @@ class Machine(Generic[C]):
             case SetData(path, data, version):
                 node = self._permitted(link, path, Perms.WRITE)
                 return (txn.write(node, path, data, version),)
-            case Check(path, version):
+            case CheckVersion(path, version):
                 expect(version, self._permitted(link, path, Perms.READ).version)
         return ()
 
@@ -506,7 +506,7 @@ class Machine(Generic[C]):
                 if kind is None:
                     watch(path, connection)
                 else:
-                    self._send(connection, Event(kind, path))
+                    self._send(connection, WatchEvent(kind, path))
 
         def written(node: Znode | None) -> EventKind | None:
             if node is None:

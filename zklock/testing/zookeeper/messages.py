@@ -143,7 +143,7 @@ class Sync(NamedTuple):
     op: Op = Op.SYNC
 
 
-class Check(NamedTuple):
+class CheckVersion(NamedTuple):
     """Part of a transaction: the node has this version (-1: any)."""
 
     path: str
@@ -151,7 +151,7 @@ class Check(NamedTuple):
     op: Op = Op.CHECK
 
 
-Part: TypeAlias = Create | Delete | SetData | Check
+Part: TypeAlias = Create | Delete | SetData | CheckVersion
 
 
 class Multi(NamedTuple):
@@ -212,7 +212,7 @@ Request: TypeAlias = (
     | SetAcl
     | GetChildren
     | Sync
-    | Check
+    | CheckVersion
     | Multi
     | SetWatches
     | Reconfig
@@ -246,7 +246,7 @@ class Answer(NamedTuple):
     body: tuple[Any, ...] = ()
 
 
-class Event(NamedTuple):
+class WatchEvent(NamedTuple):
     kind: EventKind
     path: str
 
@@ -255,7 +255,7 @@ class HangUp(NamedTuple):
     """The server closes the connection, after what it has sent before."""
 
 
-Message: TypeAlias = Connected | Answer | Event | HangUp
+Message: TypeAlias = Connected | Answer | WatchEvent | HangUp
 
 _SYNC_CONNECTED = 3
 _KINDS: Final[dict[Op, Any]] = {
@@ -303,7 +303,7 @@ def frame(message: Message) -> bytes:
         case Answer(xid, zxid, code, op, body):
             text = codec.REPLIES[op].pack(body) if body else b""
             return codec.framed(codec.ANSWERED.pack((xid, zxid, code)) + text)
-        case Event(kind, path):
+        case WatchEvent(kind, path):
             head = codec.ANSWERED.pack((codec.EVENT_XID, -1, 0))
             return codec.framed(head + codec.EVENT.pack((kind, _SYNC_CONNECTED, path)))
         case Connected():

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from zklock.testing.zookeeper.messages import Event, EventKind
+from zklock.testing.zookeeper.messages import EventKind, WatchEvent
 from zklock.testing.zookeeper.tree import Change
 
 C = TypeVar("C", bound=Hashable)
@@ -30,9 +30,9 @@ class Watches(Generic[C]):
         """Tell this connection when children come or go, or the node is deleted."""
         self._children[path][connection] = None
 
-    def fire(self, change: Change) -> Iterator[tuple[C, Event]]:
+    def fire(self, change: Change) -> Iterator[tuple[C, WatchEvent]]:
         """Use up the watches that this change fires, and name all that are told."""
-        event = Event(change.kind, change.path)
+        event = WatchEvent(change.kind, change.path)
         told: dict[C, None] = {}
         if change.kind is not EventKind.CHILDREN_CHANGED:
             told = self._data.pop(change.path, {})
