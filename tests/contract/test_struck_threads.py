@@ -67,7 +67,7 @@ def strike(
 
 
 @pytest.mark.hazard("H55")
-@pytest.mark.parametrize("name", ["Thread-", "zklock-callback"])  # the first is kazoo's
+@pytest.mark.parametrize("name", ["kazoo-", "zklock-callback"])  # the first is kazoo's
 def test_in_connect(zklock_hosts: str, strike: Any, name: str) -> None:
     strike(name)
     with pytest.raises(Limit):
