@@ -13,11 +13,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.modes import examples
-from zklock._pool.assignment import Assigned, assign, moves, rebalance
-from zklock._pool.keys import decode, encode
+from zklock._pool.assignment import Assigned, assign, rebalance
+from zklock._pool.keys import Key, decode, encode
 from zklock._pool.nodes import WorkerRecord
 
 Has = dict[str, frozenset[int]]
+
+
+def moves(before: Mapping[str, Collection[Key]], after: Mapping[str, frozenset[Key]]) -> int:
+    """Return how many shards of ``after`` have another owner than in ``before``, or had none."""
+    return sum(len(mine.difference(before.get(name, ()))) for name, mine in after.items())
+
 
 WEIGHTS = st.dictionaries(
     st.sampled_from("abcdefgh"),

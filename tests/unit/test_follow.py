@@ -53,14 +53,6 @@ def test_a_node() -> None:
     assert told == [(NODE, False), (AGAIN, False), (NODE, False)]
 
 
-def test_children() -> None:
-    told: list[Any] = []
-    looks = Looks(follow.follow_children("/a", told.append))
-    for names in (["b", "c"], ["c", "b"], ["b"], ["b"], []):
-        looks.look((Listing(names, 5),))
-    assert told == [["b", "c"], ["b"], []]
-
-
 def test_a_folder() -> None:
     told: list[Any] = []
     looks = Looks(follow.follow_folder("/a", told.append))

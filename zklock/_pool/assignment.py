@@ -117,8 +117,3 @@ def _quotas(shards: int, weights: Mapping[M, float], has: Mapping[M, int]) -> di
     for name in broken[: shards - sum(found.values())]:
         found[name] += 1
     return found
-
-
-def moves(before: Mapping[str, Iterable[Key]], after: Mapping[str, frozenset[Key]]) -> int:
-    """Return how many shards of ``after`` have another owner than in ``before``, or had none."""
-    return sum(len(mine.difference(before.get(name, ()))) for name, mine in after.items())

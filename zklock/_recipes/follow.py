@@ -53,22 +53,6 @@ def follow(path: str, tell: Callable[[Node | None, bool], object]) -> Recipe[Non
                 return
 
 
-def follow_children(path: str, tell: Callable[[list[str]], object]) -> Recipe[None]:
-    """Tell the names of a node's children, at first and after changes. ``tell`` must not block."""
-    told: set[str] | None = None
-    while True:
-        with steadfast():
-            (found,) = yield from steps.ask((WatchList(path),), Failure.MISSING)
-            if isinstance(found, Failed):
-                yield from steps.make_path(path)
-            else:
-                names = set(found.names)
-                if names != told:
-                    told = names
-                    tell(found.names)
-                yield Wait(path, None)
-
-
 def follow_folder(path: str, tell: Callable[[Folder], object]) -> Recipe[None]:
     """Tell a node's data and its children's names, at first and after changes.
 
