@@ -142,7 +142,7 @@ figures: zookeeper  ## measure what docs/benchmarks.md plots, and draw it; takes
 
 findings:  ## what others' software does that one guesses wrong: all scripts of findings/; some want Debian's packages
 	@failed=0; for script in findings/*.sh; do \
-	  echo "== $$script"; timeout 300 bash $$script; code=$$?; \
+	  echo "== $$script"; timeout 600 bash $$script; code=$$?; \
 	  case $$code in 0) ;; 69) echo "not run: something is missing" ;; *) echo "exit $$code"; failed=1 ;; esac; \
 	done; exit $$failed
 

@@ -25,6 +25,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from importlib.metadata import version
 from pathlib import Path
@@ -48,8 +49,17 @@ print("prefect", version("prefect"))
 def call(method, path, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(api + path, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
+    for again in range(30):
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if again and error.code == 409:  # it was done
+                return None
+            if error.code < 500:
+                raise
+            time.sleep(1)  # its database is busy, on a busy machine
+    sys.exit(f"{path}: the server is busy for too long")
 
 
 def server():
