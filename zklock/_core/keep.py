@@ -245,10 +245,15 @@ class Place:
             self._go_on()
         return kept
 
-    def lose(self, grant: GrantBase) -> None:
-        """Forget a znode whose grant is lost, or which has lapsed while it was idle."""
+    def lose(self, grant: GrantBase, *, deleted: bool) -> None:
+        """Forget a znode whose grant is lost, or which has ended while it was idle.
+
+        One that is deleted before the first look at the queue may have been so in use: it is told.
+        """
         kept = self._kept_for(grant)
         if kept is not None:
+            if deleted and grant.released and not kept.looked:
+                self.session.lost_before(grant)
             self._forget(kept)
             self._go_on()
 

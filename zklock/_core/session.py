@@ -676,7 +676,7 @@ class Session(NotCopyable):
             losses.append(grant._loss)
         self.post(grant._tell_loss)
         if grant._place is not None:
-            grant._place.lose(grant)
+            grant._place.lose(grant, deleted=reason is LossReason.NODE_DELETED)
         if subscriptions.hooks:
             emit.lost(grant)
         # The session may live on, and keep the nodes. A grant on several nodes is lost if one of
