@@ -56,7 +56,7 @@ def ask(batch: Batch, *expected: Failure) -> Recipe[tuple[Any, ...]]:
     """
     while True:
         results: tuple[Any, ...] = yield batch
-        if not dropped(results, *expected):
+        if not reply_lost(results, *expected):
             return results
 
 
@@ -296,7 +296,7 @@ def watch(
         if is_(found, Failure.DENIED) and not denied:
             denied = True  # without read permission, no watch event when it goes
             continue
-        if dropped(answers, Failure.MISSING):
+        if reply_lost(answers, Failure.MISSING):
             continue
         if watches and not (isinstance(answers[1], Node) and answers[1].mine):
             return Wakeup.OWN_GONE
@@ -389,7 +389,7 @@ def is_(result: object, why: Failure) -> bool:
     return isinstance(result, Failed) and result.why is why
 
 
-def dropped(results: Iterable[object], *expected: Failure) -> bool:
+def reply_lost(results: Iterable[object], *expected: Failure) -> bool:
     """Whether a reply was lost; raise the error of another failure that was not expected."""
     lost = False
     for result in results:

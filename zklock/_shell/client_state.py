@@ -41,8 +41,8 @@ The leader needs the timeout and at most one tick more. A timeout has two ticks 
 """
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Do nothing: for a call that may be left out."""
 
 
 class ClientState:
@@ -63,7 +63,7 @@ class ClientState:
         self._addresses: dict[str, set[str]] = {}  # by server, as they were looked up last
         self._looked_up: set[str] = set()  # since the last connection
         self._start_by: float | None = None
-        self._too_late: Callable[[], object] = _nothing
+        self._too_late: Callable[[], object] = nothing
         self._met: dict[str, str | Refusal] = {}  # by server: how far it came while starting
         self._wanted = 0.0  # the session timeout that kazoo asks for
         self._granted: float | None = None  # the newest one that a session began with
@@ -215,7 +215,7 @@ class ClientState:
         self._addresses[server] = found
         self._looked_up.add(server)
 
-    def starting(self, seconds: float, too_late: Callable[[], object] = _nothing) -> None:
+    def starting(self, seconds: float, too_late: Callable[[], object] = nothing) -> None:
         """Let no try last beyond ``seconds`` from now, until one server answers.
 
         ``too_late()`` is called instead of each try after that time, on kazoo's thread.

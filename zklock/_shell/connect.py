@@ -30,6 +30,7 @@ from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.numbers import check_number
 from zklock._shell import options
 from zklock._shell.client import check_handler, check_process, serve
+from zklock._shell.client_state import nothing
 from zklock._shell.handler import Handler
 from zklock._shell.refusals import Refusal
 from zklock._shell.repeats import Repeats
@@ -221,7 +222,7 @@ def begin(
     client: Client,
     start_timeout: float,
     done: Callable[[Exception | None, bool], object],
-    too_late: Callable[[], object] = lambda: None,
+    too_late: Callable[[], object] = nothing,
 ) -> None:
     """Start a client and return; ``done(error, rootless)`` is called when it is in, or refused.
 

@@ -54,7 +54,7 @@ from zklock._ground.mutexes import ReentrantMutex, owned_by_me
 from zklock._ground.process import this_process
 from zklock._ground.records import log_fields
 from zklock._shell.callback_executor import CallbackExecutor, Calls
-from zklock._shell.client_state import ClientState
+from zklock._shell.client_state import ClientState, nothing
 from zklock._shell.refusals import CLOSING, MUTE_TLS, NO_KDC, no_ticket
 from zklock._shell.socket import SILENT, Sock
 from zklock._shell.timed_thread import TimedThread
@@ -144,14 +144,14 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         self._reads_until = 0.0
         self._poller: Any = None
         self._pipe: tuple[socket.socket, ...] = ()  # of what wakes the client's own thread
-        self._ring: Callable[[], object] = _nothing
+        self._ring: Callable[[], object] = nothing
 
     def _after_fork(self) -> None:
         """Leave the connection alone in a child, where any mutex may be taken for ever."""
         self._executor = self.new_executor()
         self._mutex = ReentrantMutex()
         self.inside = owned_by_me(self._mutex)
-        self._torn, self._sock, self._reader, self._ring = False, None, None, _nothing
+        self._torn, self._sock, self._reader, self._ring = False, None, None, nothing
         self.session.after_fork()
 
     @property
@@ -483,7 +483,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         return True
 
     def _end_driver(self) -> None:
-        self._driver, self._ring = None, _nothing
+        self._driver, self._ring = None, nothing
         self._executor.end()
         for each in self._pipe:
             each.close()
@@ -791,10 +791,6 @@ class _End(BaseException):
 
 def _end() -> None:
     raise _End
-
-
-def _nothing() -> None:
-    pass
 
 
 def _run(call: Callable[[], object]) -> None:

@@ -588,8 +588,8 @@ MUTATIONS = {
         Bend(
             Handler,
             "_end_driver",
-            "self._driver, self._ring = None, _nothing",
-            "self._ring = _nothing",
+            "self._driver, self._ring = None, nothing",
+            "self._ring = nothing",
         ),
         faults=(START_AGAIN,),
         found="left waiting",
