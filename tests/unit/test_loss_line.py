@@ -70,6 +70,7 @@ def test_a_line_names_twenty_locks(caplog: pytest.LogCaptureFixture) -> None:
         client = sim.client()
         grants = held(client, *(f"/locks/{number:02}" for number in range(23)))
         client.stop()
+        sim.advance(0.0)  # the client's own thread tells it
         (line,) = lines(caplog)
     said = line.getMessage()
     assert said.startswith("23 locks of one session lost at ")

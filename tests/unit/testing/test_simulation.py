@@ -632,6 +632,24 @@ class TestTheObject:
             assert grant.lost.is_set()
             sim.heal(client)
 
+    def test_the_last_job_of_a_stopped_client_is_waited_for(self, sim: Simulation) -> None:
+        client = sim.client(TIMEOUT)
+        begun, may_end = threading.Event(), threading.Event()
+        done: list[bool] = []
+
+        def job() -> None:
+            begun.set()
+            done.append(may_end.wait(10.0))
+
+        sim.partition(client)
+        client.handler.later(job)
+        assert begun.wait(10.0)
+        client.stop()
+        wait_for(lambda: sim._side(client).over)
+        threading.Timer(0.1, may_end.set).start()
+        sim.advance(0.0)
+        assert done == [True]
+
     def test_clients_that_are_stopped_cost_a_move_nothing(self, sim: Simulation) -> None:
         sim.client(TIMEOUT)
         sim.advance(TIMEOUT)

@@ -323,9 +323,9 @@ class Side:
 
     def unrest(self) -> str | None:
         """Return what is not at rest on this side, if anything is. On the server's thread."""
-        if self.over:
-            return self.local.held()
-        return self.local.held() or self.handler.unrest(self.cut)
+        return self.local.held() or (
+            self.handler.works if self.over else self.handler.unrest(self.cut)
+        )
 
 
 class _Thread:
@@ -588,6 +588,12 @@ class SimulatedHandler(Handler):
         else:
             self._unanswered = True
 
+    @property
+    def works(self) -> str | None:
+        """What the client's own thread is said to do, unless it waits or has ended."""
+        rests = self._driver is None or (self._rests and self._due > -math.inf)
+        return None if rests else "the client's own thread"
+
     def unrest(self, cut: bool) -> str | None:
         """Return what is not at rest, if anything is. On the server's thread."""
         link = self._link
@@ -601,11 +607,10 @@ class SimulatedHandler(Handler):
             "a lost connection": not cut and (theirs.over or ours.over),
             "bytes under way": not cut and under_way,
             "requests to be sent": not self._outside and bool(self._wakes.ready),
-            "the client's own thread": not self._rests or self._due == -math.inf,
             "a request": not (cut or self.session.link.idle),
             "kazoo's thread": not self._backoffs or (reads and not self._outside),
         }
-        return next((what for what, holds in reasons.items() if holds), None)
+        return self.works or next((what for what, holds in reasons.items() if holds), None)
 
 
 def _on_loop() -> bool:
