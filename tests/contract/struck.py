@@ -39,8 +39,11 @@ class Struck(KeyboardInterrupt):
     """What a handler of SIGINT would raise."""
 
 
-class Limit(Exception):
-    """What the handler of a time limit would raise."""
+class Limit(zklock.LockLost):
+    """What the handler of a time limit would raise that looks at a grant."""
+
+    def __init__(self) -> None:
+        super().__init__("the time is over")
 
 
 STRIKES: dict[str, type[BaseException]] = {"interrupt": Struck, "limit": Limit}

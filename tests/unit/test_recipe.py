@@ -27,7 +27,7 @@ from tests.fakes import (
 )
 from tests.unit.network import CLIENTS, Network, which
 from zklock._core.attempt import Attempt
-from zklock._recipes import lock as lock_recipe, names
+from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
     Cancelled,
     Claim,
@@ -39,11 +39,12 @@ from zklock._recipes.effects import (
     Make,
     Node,
     Pause,
+    Read,
     Recipe,
     Sync,
     Watch,
 )
-from zklock.errors import AccessDenied, MixedNames, SequenceExhausted
+from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockError
 from zklock.token import FencingToken
 
 PATH = "/locks/report"
@@ -607,15 +608,13 @@ OTHER, DENIED = (failure(why, PATH) for why in (Failure.OTHER, Failure.DENIED))
 
 
 class NotToBeMade(lock_recipe.Entry):
-    def before_making(self) -> Recipe[None]:
-        yield from ()
-        raise OTHER.error
+    def before_making(self) -> Recipe[Any]:
+        return steps.ask((Read(PATH),))
 
 
 class Marked(lock_recipe.Entry):
-    def before_leaving(self) -> Recipe[None]:
-        yield from ()
-        raise DENIED.error
+    def before_leaving(self) -> Recipe[Any]:
+        return steps.ask((Read(PATH),))
 
 
 def lone(kind: type[lock_recipe.Entry] = lock_recipe.Entry, **state: Any) -> lock_recipe.Entry:
@@ -649,13 +648,15 @@ def test_a_path_that_is_not_to_be_made_is_not() -> None:
     attempt = world.clients[0].acquire(lone(NotToBeMade))
     attempt.start()
     world.settle()
-    assert outcome(attempt) is OTHER.error
+    with pytest.raises(ZkLockError, match="no such node"):
+        attempt.result()
     assert PATH not in world.server.tree.nodes
 
 
 def test_a_node_goes_whose_mark_may_not_be_removed() -> None:
     """Others wait behind it."""
     recipe: Any = lock_recipe.leave(lone(Marked, node=ME))
-    assert next(recipe) == (Delete(ME),)
+    assert next(recipe) == (Read(PATH),)
+    assert recipe.send((DENIED.for_another(),)) == (Delete(ME),)
     with pytest.raises(AccessDenied):
         recipe.send((None,))

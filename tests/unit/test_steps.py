@@ -24,7 +24,6 @@ from zklock._recipes.effects import (
     Node,
     Pause,
     Read,
-    Recipe,
     Request,
     SessionReplaced,
     Sync,
@@ -173,7 +172,7 @@ def test_a_late_create_is_deleted_at_the_next_look(at: float) -> None:
     assert ages[-1] <= max(at + 0.1001, 1.2501 * at)
 
 
-@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, DENIED)])
+@pytest.mark.parametrize("answer", [(OTHER.for_another(), listing()), (None, DENIED.for_another())])
 def test_a_look_for_a_late_create_that_is_refused_is_not_the_last(answer: Any) -> None:
     recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: 60.0)
     next(recipe)
@@ -227,27 +226,18 @@ def test_what_is_left_with_the_session_is_not_left_again() -> None:
 
 
 def test_who_gives_up_between_two_tries_leaves_and_is_told_so() -> None:
-    tries = iter([ZkLockError("it may pass"), None])
-
-    def leave() -> Recipe[None]:
-        yield from ()
-        if (error := next(tries)) is not None:
-            raise error
-
-    leaving: Any = steps.persist(leave)
-    assert next(leaving) == Pause(0.05)
+    leaving: Any = steps.persist(partial(steps.overwrite, PATH, b""))
+    assert next(leaving) == (Read(PATH),)
+    assert leaving.send((OTHER.for_another(),)) == Pause(0.05)
+    assert leaving.throw(Cancelled()) == (Read(PATH),)
     with pytest.raises(Cancelled):
-        leaving.throw(Cancelled())
-    assert list(tries) == []
+        leaving.send((MISSING,))
 
 
 def test_the_end_of_the_session_between_two_tries_is_the_end_of_it() -> None:
-    def leave() -> Recipe[None]:
-        yield from ()
-        raise ZkLockError("it may pass")
-
-    leaving: Any = steps.persist(leave)
+    leaving: Any = steps.persist(partial(steps.overwrite, PATH, b""))
     next(leaving)
+    leaving.send((OTHER.for_another(),))
     with pytest.raises(StopIteration):
         leaving.throw(SessionReplaced(None))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.struck import LIBRARY, Moments
+from tests.contract.struck import LIBRARY, Limit, Moments
 from tests.unit.sessions import PATH, TIMEOUT, World
 from zklock._core.attempt import Attempt, Pending, Stage
 from zklock._core.grant import GrantOptions
@@ -35,7 +35,7 @@ class _Moments(Moments):
 
 
 def struck_at_every_moment(scene: Callable[[], Scene]) -> None:
-    moments, at = _Moments(folder=f"{LIBRARY}/_"), 0
+    moments, at = _Moments(Limit, f"{LIBRARY}/_"), 0
     struck = True
     while struck:
         at += 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, Typ
 
 from zklock._core.wire import dropped
 from zklock._ground.copy_error import copy_error
-from zklock._ground.interrupts import may_be_interrupted
+from zklock._ground.interrupts import may_be_interrupted, raised_by_zklock
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import (
     AbandonCreate,
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zklock")
 T = TypeVar("T")
-
-_OURS = (ZkLockError, Cancelled, SessionReplaced)
-"""Errors that a recipe raises by itself. Any other is a fault, or a signal handler's."""
 
 _SUSPENDED: Any = object()
 
@@ -408,7 +405,9 @@ class Attempt(Pending[T]):
                     value = self._take(asked)
         except StopIteration as stop:
             self._end(stop.value, None)
-        except _OURS as failed:
+        except (Cancelled, SessionReplaced) as failed:
+            self._end(None, failed)
+        except raised_by_zklock(ZkLockError) as failed:
             self._end(None, failed)
         except Exception as failed:
             if may_be_interrupted():

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from zklock._ground.context_exit import ContextExit
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import log_fields
 from zklock._recipes.lock import Entry
-from zklock.errors import AcquireTimeout, LockLost, NotHeld
+from zklock.errors import AcquireTimeout, LockLost, NotHeld, ZkLockError
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class GrantContext(NotCopyable, Context):
         ours = self._leave(error)
         try:
             await self._give_back_use()
-        except (LockLost, NotHeld) as ended:
+        except raised_by_zklock(LockLost, NotHeld) as ended:
             prefer(ended, error, ours)
 
 
@@ -163,7 +164,7 @@ class LockContext(EnteredContext[B]):
             return
         try:
             await mine.entered[-1]._end_body(error)
-        except self._OUTCOMES:
+        except raised_by_zklock(*self._OUTCOMES):
             mine.entered = mine.entered[:-1]
             raise
         mine.entered = mine.entered[:-1]
@@ -206,7 +207,7 @@ class AttemptingBase(EnteredContext[B | None]):
         raise TypeError("attempt() has acquired nothing yet: enter it by a with statement")
 
 
-def prefer(ended: LockLost | NotHeld, error: BaseException | None, ours: bool) -> None:
+def prefer(ended: ZkLockError, error: BaseException | None, ours: bool) -> None:
     """Raise what a release has raised, unless the error of the ``with`` body goes on in its place.
 
     A loss is noted on the error that goes on. ``ours``: whether the error is our own cancellation.

@@ -14,6 +14,7 @@ from zklock._core.loops import check_thread
 from zklock._core.script import Front
 from zklock._ground.cached_property import cached_property
 from zklock._ground.clock import check_timeout
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.records import log_fields
 from zklock._recipes import queries, steps
@@ -227,7 +228,7 @@ class GrantBase(Losable):
         try:
             if self._place is None or not self._place.give_back(self):
                 self._end()
-        except (LockLost, NotHeld):
+        except raised_by_zklock(LockLost, NotHeld):
             return
 
     async def _verify(self, timeout: float | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._recipes import names, nodedata, notes, queries, steps
 from zklock._recipes.effects import (
     Check,
@@ -109,7 +110,7 @@ class Candidacy(Entry):
                 self.handed_to = yield from _hand_over(self.path, self.node, self.successor)
                 if self.handed_to is not None:
                     self.node, self.uuid = None, ""  # deleted in the same transaction
-            except ZkLockError as error:
+            except raised_by_zklock(ZkLockError) as error:
                 self.refused = error
         return None
 

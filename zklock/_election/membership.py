@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from zklock._core.attempt import Attempt
 from zklock._core.session import Session
 from zklock._election.changes import Watched
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._recipes.effects import Node
 from zklock._recipes.follow import Folder, follow, follow_folder
 from zklock.errors import AccessDenied, ZkLockError
@@ -168,13 +169,13 @@ class MembershipFollower:
             return
         try:
             attempt.result()
-        except AccessDenied:
+        except raised_by_zklock(AccessDenied):
             self._know(name, None)
             self._publish()
             if self._again is not None:
                 # It may be permitted later, and a change of an ACL is no event.
                 self._session.pause(self._again, partial(self._look_again, name, attempt))
-        except ZkLockError:
+        except raised_by_zklock(ZkLockError):
             return  # the client is over: the attempt that follows the names says so
 
     def _look_again(self, name: str, before: Attempt[None]) -> None:

@@ -14,6 +14,7 @@ from zklock._core.session import Session
 from zklock._election.candidate import Candidacy
 from zklock._ground.copy_error import copy_error
 from zklock._ground.groups import OF_LOSS, says_only
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.records import log_fields
 from zklock._recipes.queries import Contender
 from zklock.errors import LeaderStuck, LockLost, NoAnswer, NotHeld, WouldDeadlock, ZkLockError
@@ -64,7 +65,7 @@ class Leading(GrantBase):
             return
         try:
             await super()._release()
-        except NotHeld:
+        except raised_by_zklock(NotHeld):
             if not self._transferred:
                 raise
 

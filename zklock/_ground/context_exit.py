@@ -22,6 +22,7 @@ from operator import attrgetter
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
+from zklock._ground.interrupts import raised_by_zklock
 from zklock.errors import ZkLockError
 
 Exit: TypeAlias = "partial[None]"
@@ -78,7 +79,7 @@ class Body:
             return self.held_exit()(kind, error, traceback)
         try:
             self.it._leave_body(error)
-        except self.it._OUTCOMES:
+        except raised_by_zklock(*self.it._OUTCOMES):
             self.watches = ()
             raise
         self.watches = ()

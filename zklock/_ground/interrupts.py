@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from socket import socket
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+_WITHIN = {"zklock", "asyncio"}
 
 
 def may_be_interrupted() -> bool:
@@ -15,6 +20,22 @@ def may_be_interrupted() -> bool:
     the main thread.
     """
     return threading.get_ident() == threading.main_thread().ident
+
+
+def raised_by_zklock(*kinds: type[E]) -> tuple[type[E], ...]:
+    """Return ``kinds``, or none of them if a signal handler raised the error that is under way.
+
+    It stands behind ``except``. A handler may call zklock, and raise what that raises, such as
+    ``LockLost``. For the code that it has struck, this is an interrupt, and no outcome. The
+    traceback shows it: there is a frame that is neither zklock's nor asyncio's.
+    """
+    error = sys.exception() if may_be_interrupted() else None
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _WITHIN:
+            return ()
+        trace = trace.tb_next
+    return kinds
 
 
 def raised_by_the_call(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ from zklock._core.contexts import LockContext
 from zklock._core.grant import GrantBase, Losable
 from zklock._core.loops import check_thread
 from zklock._ground.clock import check_timeout, seconds_left
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._locks.base import LockBase, limit_of
@@ -92,7 +93,7 @@ class MultiGrantBase(Losable, Generic[G]):
             self._check_given()
             self._set_over()
             await self._give_all_back()
-        except ZkLockError:
+        except raised_by_zklock(ZkLockError):
             raise
         except BaseException:  # it is not known which of them are given back
             try:
@@ -113,7 +114,7 @@ class MultiGrantBase(Losable, Generic[G]):
                 answer = _begin_release(lock, grant)
                 if answer is not None:
                     answers.append((grant, answer))
-            except ZkLockError as error:
+            except raised_by_zklock(ZkLockError) as error:
                 failed = _after(failed, error)
             self._left = self._left[1:]
         now = self.grants[0]._keeper.now
@@ -121,7 +122,7 @@ class MultiGrantBase(Losable, Generic[G]):
         for grant, answer in reversed(answers):  # the last one comes last
             try:
                 await grant._answered(answer, max(0.0, asked + grant._keeper.moment - now()))
-            except ZkLockError as error:
+            except raised_by_zklock(ZkLockError) as error:
                 failed = _after(failed, error)
         if failed is not None:
             raise failed

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._pool.keys import (
     MAX_NAMED,
     MAX_NAMES_SIZE,
@@ -249,15 +250,14 @@ def enter(worker: Registration) -> Recipe[None]:
         yield from _set_up(worker)
     except SessionReplaced:
         raise
-    except Exception:
+    except raised_by_zklock(Exception):
         yield from leave(worker)
         raise
 
 
 def leave(worker: Registration) -> Recipe[None]:
     """Delete the nodes that a worker has made, as far as that is permitted."""
-    with contextlib.suppress(SessionReplaced, ZkLockError):
-        yield from _clear(worker, [])
+    yield from _clear_as_permitted(worker, [])
 
 
 def keep_registered(worker: Registration, tell: Tell, left: Callable[[], object]) -> Recipe[None]:
@@ -267,9 +267,7 @@ def keep_registered(worker: Registration, tell: Tell, left: Callable[[], object]
     """
     try:
         yield from _keep_registered(worker, tell)
-    except GeneratorExit:
-        raise  # an interrupt has torn it apart: it begins anew
-    except BaseException:
+    except raised_by_zklock(Exception):  # else an interrupt has torn it apart: it begins anew
         left()
         raise
     left()
@@ -290,9 +288,8 @@ def _keep_registered(worker: Registration, tell: Tell) -> Recipe[None]:
                 if replaced.final is not None:
                     raise replaced.final from None
         raise given_up[0]
-    except Exception:
-        with contextlib.suppress(SessionReplaced, ZkLockError):
-            yield from _clear(worker, given_up)
+    except raised_by_zklock(Exception):
+        yield from _clear_as_permitted(worker, given_up)
         raise
 
 
@@ -347,6 +344,13 @@ def _listen(worker: Registration, tell: Tell) -> Recipe[None]:
         yield Wait(worker.assigned, worker.owned, worker.member)
 
 
+def _clear_as_permitted(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:
+    try:
+        yield from _clear(worker, given_up)
+    except raised_by_zklock(SessionReplaced, ZkLockError):
+        pass
+
+
 def _clear(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:
     """Delete the nodes of the worker. Giving up does not stop this: it is noted, as told once.
 
@@ -360,7 +364,7 @@ def _clear(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:
                 return (yield from make())
             except Cancelled as error:
                 given_up.append(error)
-            except ZkLockError as error:
+            except raised_by_zklock(ZkLockError) as error:
                 failed.append(error)
                 return None
             except SessionReplaced:

@@ -10,6 +10,7 @@ from zklock._core.blocking import BLOCKING, run
 from zklock._election.membership import MembershipChange
 from zklock._election.observers import MembershipChanges, Observer
 from zklock._ground.context_exit import EntersContext, entered
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.public import public
 from zklock._locks.grant import Grant
 from zklock._pool.member import Membership
@@ -109,7 +110,7 @@ class WorkerPool(EntersContext, Membership[Grant]):
         """
         try:
             run(self._stop, timeout)
-        except (TypeError, ValueError, WouldDeadlock, ForkedClient):
+        except raised_by_zklock(TypeError, ValueError, WouldDeadlock, ForkedClient):
             raise  # stop() was refused
         except BaseException:
             try:

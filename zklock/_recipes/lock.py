@@ -14,6 +14,7 @@ from itertools import count
 from os import urandom
 from typing import Any
 
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
     Cancelled,
@@ -162,7 +163,7 @@ def acquire(entry: Entry) -> Recipe[Any]:
                 raise replaced.final from None
             begun = False
             continue  # the node is gone with its session: queue again, at the end
-        except (ZkLockError, Cancelled):
+        except raised_by_zklock(ZkLockError, Cancelled):
             yield from leave(entry)
             raise
         if outcome is None:
@@ -280,7 +281,7 @@ def _leave(entry: Entry) -> Recipe[bool | None]:
     there: bool | None = None
     try:
         there = yield from entry.before_leaving()
-    except AccessDenied as error:
+    except raised_by_zklock(AccessDenied) as error:
         denied = error  # its node goes all the same: others wait behind it
     node = entry.node or (entry.uuid and (yield from find(entry.path, entry.uuid)))
     if node:

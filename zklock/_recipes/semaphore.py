@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._recipes import lock as lock_recipe, names, queries, steps
 from zklock._recipes.effects import (
     Check,
@@ -222,7 +223,7 @@ class PermitEntry(lock_recipe.Entry):
             try:
                 if (yield from lock_recipe.leave(self._leases[-1])) is False:
                     there = False
-            except AccessDenied as error:  # it stays: the others need not
+            except raised_by_zklock(AccessDenied) as error:  # it stays: the others need not
                 refused = error
             self._leases.pop()
         if refused is not None:

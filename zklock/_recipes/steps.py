@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Set as AbstractSet
 from functools import partial
 from typing import Any, TypeVar
 
+from zklock._ground.interrupts import raised_by_zklock
 from zklock._recipes import names, nodedata
 from zklock._recipes.effects import (
     AbandonCreate,
@@ -101,7 +101,7 @@ def find(path: str, uuid: str) -> Recipe[str | None]:
     """
     try:
         found = yield from _find(path, {uuid})
-    except AccessDenied:
+    except raised_by_zklock(AccessDenied):
         yield AbandonCreate(path, uuid)
         raise
     if not found:
@@ -120,11 +120,13 @@ def reap_late_creates(
     yield Pause(FIRST_LOOK)
     age, uuids = FIRST_LOOK, set(abandoned())
     while True:
-        with contextlib.suppress(ZkLockError):  # it may pass until the next look
+        try:
             found = yield from _find(path, uuids)
             for uuid, node in found.items():
                 yield from delete(path, node)
                 uuids.discard(uuid)
+        except raised_by_zklock(ZkLockError):
+            pass  # it may pass until the next look
         if not uuids or age >= seconds():
             return
         pause = max(FIRST_LOOK, age / 4)
@@ -250,9 +252,9 @@ def persist(leave: Callable[[], Recipe[T]]) -> Recipe[T | None]:
             break
         except Cancelled as error:
             gave_up = error
-        except AccessDenied:
+        except raised_by_zklock(AccessDenied):
             raise
-        except ZkLockError:
+        except raised_by_zklock(ZkLockError):
             try:
                 yield Pause(backoff(tries))
             except SessionReplaced:

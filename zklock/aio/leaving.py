@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zklock._ground.context_exit import Body, ContextExit, Exiting, look_up
+from zklock._ground.interrupts import raised_by_zklock
 from zklock.errors import ZkLockError
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class TaskBody(Body):
     async def _steps(self, error: BaseException | None) -> None:
         try:
             await self.it._end_body(error)
-        except self.it._OUTCOMES:
+        except raised_by_zklock(*self.it._OUTCOMES):
             self.watches = ()
             raise
         self.watches = ()
