@@ -8,7 +8,7 @@ from socket import socket
 from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
-_WITHIN = {"zklock", "asyncio"}
+_WITHIN = {__name__.partition(".")[0], "asyncio"}
 
 
 def may_be_interrupted() -> bool:
