@@ -29,6 +29,7 @@ FINDINGS = {
     ("Sherlock", "c"): "sherlock-locked-for-another",
     ("Cashews", "e"): "cashews-lock-without-redis",
     ("Aiocache", "a"): "aiocache-redlock",
+    ("FilelockLease", "c"): "filelock-lease-after-pause",
     ("Fasteners", "g"): "lock-files-two-kinds",
     ("Oslo", "g"): "oslo-fair-beside-plain",
     ("PostgresByHand", "g"): "postgres-advisory-lock-pools",

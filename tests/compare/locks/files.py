@@ -24,6 +24,20 @@ class FileLock(Use):
         return bool(lock.is_locked)
 
 
+class FilelockLease(FileLock):
+    title = "filelock `SoftFileLease`"
+    made = f"`SoftFileLease(path, lease_duration={LEASE})`"
+    asks = "`compromise`"
+
+    def lock(self, name: str) -> Any:
+        import filelock
+
+        return filelock.SoftFileLease(f"{self.place}/{name}", lease_duration=LEASE)
+
+    def held(self, lock: Any, entered: Any) -> bool:
+        return lock.compromise is None
+
+
 class Portalocker(Use):
     title = "portalocker `Lock`"
     packages = ("portalocker==4.4.2",)
