@@ -212,7 +212,7 @@ def enter(entry: Entry) -> Recipe[Listing]:
         else:
             if created.why is Failure.DENIED:
                 entry.uuid = ""  # nothing was made: it need not be looked for
-            raise created.error
+            raise created.error.with_traceback(None)
         if entry.data is not data:  # a later change finds the node
             yield from entry.announce()
         return listing if isinstance(listing, Listing) else (yield from look(entry.path))

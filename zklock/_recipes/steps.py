@@ -192,7 +192,7 @@ def delete(
             result, *_ = yield batch
             if result is None or result.why is Failure.MISSING:
                 if refused is not None:
-                    raise refused
+                    raise refused.with_traceback(None)
                 if empties and marked:
                     yield from _delete_unmarked(path)
                 return None if result is None or unknown else False
@@ -404,4 +404,4 @@ def reply_lost(results: Iterable[object], *expected: Failure) -> bool:
 def check(result: object, *expected: Failure) -> None:
     """Raise the error of a failure that was not expected."""
     if isinstance(result, Failed) and result.why not in expected:
-        raise result.error
+        raise result.error.with_traceback(None)  # what may stand there is of an earlier raise
