@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeAlias
 
 from tests.contract.fronts import Loop, Threads
@@ -38,9 +39,9 @@ def shared(pools: Iterable[Any], shards: Iterable[Any]) -> None:
     """Wait until the workers own all shards, each one, in equal parts."""
 
     def done() -> bool:
-        sizes = [len(pool.owned()) for pool in pools]
-        owned = [shard for pool in pools for shard in pool.owned()]
-        return sorted(owned) == sorted(shards) and max(sizes) - min(sizes) <= 1
+        owned = [list(pool.owned()) for pool in pools]
+        sizes = [len(each) for each in owned]
+        return sorted(chain(*owned)) == sorted(shards) and max(sizes) - min(sizes) <= 1
 
     wait_for(done, SOON, lambda: f"{[sorted(pool.owned()) for pool in pools]}")
 
