@@ -74,6 +74,14 @@ class ClientState:
         self._refused = False  # by a server that serves, when the session must be dead
 
     @property
+    def begins(self) -> bool:
+        """Whether the next connection is for the session.
+
+        kazoo has one for it at a time: what it makes meanwhile is for something else.
+        """
+        return self.newest is None or bool(self.newest.end)
+
+    @property
     def server(self) -> str:
         """The server of the newest connection, as ``host:port``; empty before the first."""
         return "" if self.newest is None else str(self.newest.server)

@@ -561,8 +561,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             )
         host = str(hostname or address[0])
         server = server_name(host, address[1])
-        # kazoo has one for the session at a time: what it makes meanwhile is for something else.
-        begins = self.newest is None or bool(self.newest.end)
+        begins = self.begins
         answer_within = math.inf
         if begins:
             self._count(server, host, address)

@@ -632,6 +632,11 @@ class TestTheObject:
             assert grant.lost.is_set()
             sim.heal(client)
 
+    def test_a_command_is_answered_beside_the_session(self, sim: Simulation) -> None:
+        client = sim.client(TIMEOUT)
+        assert client.command(b"ruok") == "imok"
+        assert zklock.Lock(client, PATH).acquire() is not None
+
     def test_the_last_job_of_a_stopped_client_is_waited_for(self, sim: Simulation) -> None:
         client = sim.client(TIMEOUT)
         begun, may_end = threading.Event(), threading.Event()

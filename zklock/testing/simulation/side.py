@@ -461,11 +461,8 @@ class SimulatedHandler(Handler):
             self.drop()
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Connect to the server; wait as long as it cannot be reached.
-
-        kazoo names no timeout where it only asks a four-letter word.
-        """
-        if kwargs.get("timeout") is None:
+        """Connect to the server; wait as long as it cannot be reached."""
+        if kwargs.get("timeout") is None or not self.begins:
             return self._ask()
         self._wanted = kwargs["timeout"]
         self._backoffs = False
