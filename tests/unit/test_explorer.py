@@ -198,7 +198,7 @@ LONG = pytest.mark.thorough(
             Bounds(2, 1, ("node",)), 4_354, id="2 contenders and a node's deletion", marks=LENGTHY
         ),
         pytest.param(Bounds(1, 2), 21_448, id="1 contender and 2 faults", marks=LONG),
-        pytest.param(Bounds(3, 0), 11_249, id="3 contenders", marks=LONG),
+        pytest.param(Bounds(3, 0), 9_389, id="3 contenders", marks=LONG),
         pytest.param(Bounds(2, 1), 62_456, id="2 contenders and a fault", marks=LONG),
         pytest.param(Bounds(2, 2, ("lease",)), 2_753, id="2 contenders, 2 dead leases", marks=LONG),
         pytest.param(
