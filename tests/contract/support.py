@@ -186,19 +186,26 @@ class Losses:
         return self.losses[0]
 
 
+def open_files() -> set[tuple[str, str]]:
+    """Return the descriptors of this process, and what each is open on."""
+    found = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            found.add((each.name, str(each.readlink())))
+    return found
+
+
 def descriptors() -> list[str]:
     """Return what this process has open.
 
     Without Unix sockets: a client of a container engine keeps a pool of them.
     """
     unix = {line.split()[6] for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]}
-    found = []
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the listing's own
-            target = str(each.readlink())
-            if target.removeprefix("socket:[").removesuffix("]") not in unix:
-                found.append(f"{each.name} {target}")
-    return found
+    return [
+        f"{number} {target}"
+        for number, target in open_files()
+        if target.removeprefix("socket:[").removesuffix("]") not in unix
+    ]
 
 
 def boottime() -> float:

@@ -257,7 +257,10 @@ def enter(worker: Registration) -> Recipe[None]:
 
 def leave(worker: Registration) -> Recipe[None]:
     """Delete the nodes that a worker has made, as far as that is permitted."""
-    yield from _clear_as_permitted(worker, [])
+    try:
+        yield from _clear(worker, [])
+    except raised_by_zklock(SessionReplaced, ZkLockError):
+        pass
 
 
 def keep_registered(worker: Registration, tell: Tell, left: Callable[[], object]) -> Recipe[None]:
@@ -289,7 +292,7 @@ def _keep_registered(worker: Registration, tell: Tell) -> Recipe[None]:
                     raise replaced.final from None
         raise given_up[0]
     except raised_by_zklock(Exception):
-        yield from _clear_as_permitted(worker, given_up)
+        yield from leave(worker)
         raise
 
 
@@ -342,13 +345,6 @@ def _listen(worker: Registration, tell: Tell) -> Recipe[None]:
             return
         tell(assigned.data, assigned.version, member.data == profile_data(worker))
         yield Wait(worker.assigned, worker.owned, worker.member)
-
-
-def _clear_as_permitted(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:
-    try:
-        yield from _clear(worker, given_up)
-    except raised_by_zklock(SessionReplaced, ZkLockError):
-        pass
 
 
 def _clear(worker: Registration, given_up: list[Cancelled]) -> Recipe[None]:

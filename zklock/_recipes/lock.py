@@ -33,6 +33,7 @@ from zklock._recipes.effects import (
 )
 from zklock._recipes.steps import (
     ABSENT,
+    check,
     delete,
     exhausted,
     find,
@@ -212,7 +213,7 @@ def enter(entry: Entry) -> Recipe[Listing]:
         else:
             if created.why is Failure.DENIED:
                 entry.uuid = ""  # nothing was made: it need not be looked for
-            raise created.error.with_traceback(None)
+            check(created)
         if entry.data is not data:  # a later change finds the node
             yield from entry.announce()
         return listing if isinstance(listing, Listing) else (yield from look(entry.path))

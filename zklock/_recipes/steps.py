@@ -184,20 +184,19 @@ def delete(
     first: Request = request or Delete(node)
     empties, marked = tidy or worn(node), isinstance(request, Transaction)
     batch = (first, Delete(path)) if empties and not marked else (first,)
-    refused: Exception | None = None
+    refused: Failed | None = None
     unknown = False  # whether an earlier try has deleted it
     tries = 0
     try:
         while True:
             result, *_ = yield batch
             if result is None or result.why is Failure.MISSING:
-                if refused is not None:
-                    raise refused.with_traceback(None)
+                check(refused)
                 if empties and marked:
                     yield from _delete_unmarked(path)
                 return None if result is None or unknown else False
             if result.why is Failure.DENIED and result.node is not None:
-                refused, batch = result.error, (Delete(node),)
+                refused, batch = result, (Delete(node),)
                 continue
             check(result, *_PASSING)
             unknown = True
@@ -252,7 +251,7 @@ def persist(leave: Callable[[], Recipe[T]]) -> Recipe[T | None]:
             break
         except Cancelled as error:
             gave_up = error
-        except raised_by_zklock(AccessDenied):
+        except AccessDenied:
             raise
         except raised_by_zklock(ZkLockError):
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import socket
@@ -11,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +24,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState
 
 import zklock
+from tests.contract.support import open_files
 from tests.forked import copied_by_a_child
 from tests.terminal import Terminal
 from zklock.cli.parser import main
@@ -90,14 +89,6 @@ def lost(client: KazooClient) -> threading.Event:
     told = threading.Event()
     client.add_listener(lambda state: told.set() if state == KazooState.LOST else None)
     return told
-
-
-def open_files() -> set[str]:
-    found = set()
-    for each in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            found.add(str(each.readlink()))
-    return found
 
 
 def connected(client: KazooClient) -> None:
