@@ -76,7 +76,8 @@ IDLE = 0.5
 AFTER_ERROR = 0.05
 """Seconds. The pause of the client's own thread after an error: it may come again."""
 
-_CHUNK = 262144
+_CHUNK = 65536
+"""Bytes of one read. For 128 KiB and more, glibc's malloc maps fresh pages, whatever has come."""
 _FOR_EVER = 1e6  # seconds
 _LATER = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 _UNHEARD = "does not answer"
