@@ -106,14 +106,22 @@ class Shell:
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         return seconds
 
-    def read_for(self, pending: Any) -> None:
+    reader: Any = None
+
+    def read_for(self, reader: Any) -> None:
         """Nothing comes by itself."""
+
+    def lend(self, reader: Any) -> None:
+        """Nothing comes by itself."""
+
+    def hear(self, reader: Any) -> bool:
+        raise NotImplementedError
+
+    def listen(self, reader: Any) -> None:
+        raise NotImplementedError
 
     def wait(self, pending: Any, timeout: float | None) -> bool:
         self._world.run(timeout or 0.0)
-        return bool(pending.done)
-
-    def glance(self, pending: Any) -> bool:
         return bool(pending.done)
 
     def check_process(self) -> None:

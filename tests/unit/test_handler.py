@@ -137,7 +137,7 @@ class TestReaders:
             session = client.handler.session
             attempt = session.attempt(for_ever)
             attempt.start(awaited=True)
-            assert client.handler._reader is attempt
+            assert client.handler.reader is attempt
             yield attempt
             attempt.cancel()
 
@@ -152,7 +152,7 @@ class TestReaders:
         handler._pump = pumped
         with zklock.Lock(client, "/a"):
             assert threading.get_ident() in seen
-        assert handler._reader is None
+        assert handler.reader is None
 
     def test_an_interrupt_gives_the_reading_back(
         self, client: Any, waiting: Any, monkeypatch: pytest.MonkeyPatch
@@ -162,25 +162,25 @@ class TestReaders:
             patch.setattr(handler, "_read", struck)
             waiting.wait(SOON)
         assert answered(handler)
-        assert handler._reader is None
+        assert handler.reader is None
         assert client.get_children("/") is not None
 
     def test_it_is_taken_back_from_who_is_late(self, client: Any, waiting: Any) -> None:
         """It has begun to read, and never does: a signal handler keeps its thread."""
         handler = client.handler
         assert client.get_children("/") is not None
-        wait_for(lambda: handler._reader is None)
+        wait_for(lambda: handler.reader is None)
 
     def test_a_torn_step_takes_it_back(self, client: Any, waiting: Any) -> None:
         handler = client.handler
         with pytest.raises(KeyboardInterrupt):
             handler.step(struck)
-        assert handler.step(lambda: handler._reader) is None
+        assert handler.step(lambda: handler.reader) is None
 
     def test_one_reads_at_a_time(self, client: Any, waiting: Any) -> None:
         other = client.handler.session.attempt(for_ever)
         other.start(awaited=True)
-        assert client.handler._reader is waiting
+        assert client.handler.reader is waiting
         assert not other.wait(0.01)
         other.cancel()
 
@@ -190,12 +190,11 @@ class TestReaders:
 
         attempt = client.handler.session.attempt(nothing).start(awaited=True)
         assert attempt.done
-        assert not client.handler.reads
+        assert client.handler.reader is None
 
     def test_a_wait_ends_in_time(self, client: Any, waiting: Any) -> None:
         assert not waiting.wait(0.01)
-        assert client.handler._reader is None
-        assert not client.handler.glance(waiting)
+        assert client.handler.reader is None
 
 
 def for_ever() -> Any:

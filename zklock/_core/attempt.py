@@ -131,10 +131,6 @@ class Pending(Generic[T]):
         """Wait for the outcome, at most ``timeout`` seconds; return whether there is one."""
         return self.outcome is not None or self.session.shell.wait(self, timeout)
 
-    def look(self) -> bool:
-        """Return whether there is an outcome, or one comes at once."""
-        return self.outcome is not None or self.session.shell.glance(self)
-
     def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
         """Return how long to wait natively: see ``shell.limit``."""
         return self.session.limit(seconds, wake)

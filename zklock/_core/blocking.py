@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from zklock._core.attempt import Pending
 from zklock._core.script import A, Front
+
+if TYPE_CHECKING:
+    from zklock._core.session import Session
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,8 +29,8 @@ def run(script: Callable[P, Coroutine[Any, Any, T]], /, *what: P.args, **options
 
 
 class Blocking(Front):
-    def hears(self) -> bool:
-        """Whether this thread may hear answers: it waits for them."""
+    def hears(self, session: Session) -> bool:
+        """Whether this thread reads the answer: it waits for it."""
         return True
 
     def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:

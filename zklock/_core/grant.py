@@ -250,7 +250,7 @@ class GrantBase(Losable):
     async def _release(self) -> None:
         check_thread("release()")
         if self._place is None or not self._place.give_back(self):
-            await self._answered(self._end(awaited=self._FRONT.hears()))
+            await self._answered(self._end(awaited=self._FRONT.hears(self._keeper)))
 
     async def _answered(self, answer: Pending[Any], limit: float | None = None) -> None:
         """Wait for ZooKeeper's answer to the end of the grant, for a moment, or so long."""

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from zklock._core.attempt import Pending
 
 
+LONGEST = 0.05
+"""Seconds. For how long others read; then they leave what comes to the client's own thread."""
+
+
+class Reader(Protocol):
+    """Who reads what comes: the answer that a thread waits for, or a loop, without an outcome."""
+
+    @property
+    def outcome(self) -> object: ...
+
+
 class Shell(Protocol):
     """Drives a session; see ``zklock._shell``."""
 
@@ -72,14 +83,27 @@ class Shell(Protocol):
         A clock that is not the real one returns no limit, and calls ``wake()`` in time.
         """
 
-    def read_for(self, pending: Pending[Any]) -> None:
-        """Let who waits for this read what comes, if nobody else does. In a step."""
+    def read_for(self, reader: Reader) -> None:
+        """Let this one read what comes, unless a thread does that waits. In a step."""
 
     def wait(self, pending: Pending[Any], timeout: float | None) -> bool:
         """Wait for an outcome; return whether there is one."""
 
-    def glance(self, pending: Pending[Any]) -> bool:
-        """Return whether there is an outcome, or it comes within a moment."""
+    reader: Reader | None
+    """Who reads what comes, instead of the client's own thread."""
+
+    def lend(self, reader: Reader) -> int | None:
+        """Let a loop read; return a descriptor that tells it when, or ``None``: it may not.
+
+        The descriptor is the caller's to close. The reading is taken from the loop when anybody
+        else waits for an answer, or it has not read for a moment: it may stand still.
+        """
+
+    def hear(self, reader: Reader) -> bool:
+        """Read, if it is for this one to do; return whether it still is."""
+
+    def listen(self, reader: Reader) -> None:
+        """Let the client's own thread read again, if this one does. From any thread."""
 
     def check_process(self) -> None:
         """Raise ``ForkedClient`` in a forked child, ``ZkLockError`` while Python shuts down."""

@@ -28,8 +28,8 @@ A = TypeVar("A", bound="Pending[Any]")
 
 class Front(ABC):
     @abstractmethod
-    def hears(self) -> bool:
-        """Whether this thread may hear the answers to what it sends next; then ``finished()``."""
+    def hears(self, session: Session) -> bool:
+        """Whether this thread reads the answer to what it sends next; then ``finished()``."""
 
     @abstractmethod
     def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:

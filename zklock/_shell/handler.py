@@ -42,6 +42,7 @@ from kazoo.protocol.states import KeeperState
 
 from zklock._core.attempt import Pending
 from zklock._core.link import Broken
+from zklock._core.ports import LONGEST, Reader
 from zklock._core.session import Session
 from zklock._core.timers import Job
 from zklock._ground import threads
@@ -63,12 +64,6 @@ from zklock._shell.wake import Wakes
 from zklock.errors import ClientClosed, ClientUnusable, ForkedClient, ZkLockError
 
 log = logging.getLogger("zklock")
-
-LONGEST = 0.05
-"""Seconds. For how long a caller reads; then it leaves what comes to the client's own thread."""
-
-GLANCE = 1
-"""Milliseconds. How long an event loop waits for an answer at most: others wait meanwhile."""
 
 IDLE = 0.5
 """Seconds. The longest sleep while somebody may wait: a job may have been posted without a ring."""
@@ -141,7 +136,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         self.inside = owned_by_me(self._mutex)
         self._torn = False
         self._sock: Sock | None = None
-        self._reader: Pending[Any] | None = None  # the one that reads while it waits
+        self.reader: Reader | None = None  # who reads, instead of the client's own thread
         self._reads_until = 0.0
         self._poller: Any = None
         self._pipe: tuple[socket.socket, ...] = ()  # of what wakes the client's own thread
@@ -152,7 +147,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         self._executor = self.new_executor()
         self._mutex = ReentrantMutex()
         self.inside = owned_by_me(self._mutex)
-        self._torn, self._sock, self._reader, self._ring = False, None, None, nothing
+        self._torn, self._sock, self.reader, self._ring = False, None, None, nothing
         self.session.after_fork()
 
     @property
@@ -178,8 +173,8 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
                 self._mend()
             self._torn = True
             result = call(*what)
-            if self._reader is not None and self._reader.outcome is not None:
-                self._listen(self._reader)
+            if self.reader is not None and self.reader.outcome is not None:
+                self._listen(self.reader)
             if self.session.link.out:
                 self._flush()
             if self._due > -math.inf and (
@@ -191,7 +186,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     def _mend(self) -> None:
         """Go on after a step that was struck: as after a cut. Repeatable."""
-        self._reader = None
+        self.reader = None
         self.session.mend()
         self.drop()
 
@@ -246,7 +241,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         for number, what in self._poll(due - self.now()):
             if number == self._pipe[0].fileno():
                 _drain(self._pipe[0])
-            elif self._reader is None or what & ~select.POLLIN:
+            elif self.reader is None or what & ~select.POLLIN:
                 self.step(self._pump)
 
     def _poll(self, seconds: float) -> list[tuple[int, int]]:
@@ -258,9 +253,9 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     def _tick(self) -> float:
         due = self.session.tick()
-        if self._reader is not None:
+        if self.reader is not None:
             if self.now() >= self._reads_until:
-                self._listen(self._reader)
+                self._listen(self.reader)
             due = min(due, self._reads_until)
         if self._stopping:
             self._end_if_closed()
@@ -281,12 +276,14 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
     def opened(self, sock: Sock, handshake: bytes) -> None:
         """Begin with a socket: kazoo shakes hands."""
         self.session.opened()
-        self._sock, self._reader = sock, None
+        self._sock, self.reader = sock, None
         self._poller.register(sock.fileno(), select.POLLIN)
         self.session.link.out.append(handshake)
 
     def pass_on(self, sock: Sock, frame: bytes) -> None:
         if sock is self._sock:
+            if self.reader is not None and not isinstance(self.reader, Pending):
+                self._listen(self.reader)
             self.session.link.pass_on(frame)
 
     def _flush(self) -> None:
@@ -308,19 +305,19 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
             return
         if sent < len(data):
             link.out.append(data[sent:])
-            self._poll_for(select.POLLOUT | (0 if self._reader else select.POLLIN))
+            self._poll_for(select.POLLOUT | (0 if self.reader else select.POLLIN))
         elif sock.blocked:
-            self._poll_for(0 if self._reader else select.POLLIN)
+            self._poll_for(0 if self.reader else select.POLLIN)
         sock.blocked = sent < len(data)
 
     def _poll_for(self, events: int) -> None:
         if self._sock is not None:
             self._poller.modify(self._sock.fileno(), events)
 
-    def _pump(self, reader: Pending[Any] | None = None) -> None:
+    def _pump(self, reader: Reader | None = None) -> None:
         """Take what has come; send what the server did not take before. ``reader``: for whom."""
         sock, link = self._sock, self.session.link
-        if reader is not None and reader is not self._reader:
+        if reader is not None and reader is not self.reader:
             return
         while sock is not None and sock is self._sock:
             try:
@@ -356,7 +353,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         sock.end = sock.end or end
         self._bell.set()
         if sock is self._sock:
-            self._reader = None
+            self.reader = None
             try:
                 self._poller.unregister(sock.fileno())
             except (OSError, KeyError, ValueError) as error:
@@ -378,46 +375,67 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
 
     # A thread that waits may read.
 
-    def read_for(self, pending: Pending[Any]) -> None:
-        """Let who waits for this read what comes, if nobody else does. In a step."""
-        if READS and self._reader is None and self._sock is not None and self.session.connected:
-            self._reader, self._reads_until = pending, self.now() + 2 * LONGEST
+    def read_for(self, reader: Reader) -> None:
+        """Let this one read what comes, unless a thread does that waits. In a step."""
+        if READS and not isinstance(self.reader, Pending) and self.session.connected:
+            assert self._sock is not None
+            self.reader, self._reads_until = reader, self.now() + 2 * LONGEST
             self._poll_for(select.POLLOUT if self._sock.blocked else 0)
 
-    @property
-    def reads(self) -> bool:
-        return self._reader is not None
-
-    def _listen(self, pending: Pending[Any]) -> None:
-        """Let the client's own thread read again, if who waits for this does. Repeatable."""
-        if self._reader is pending:
+    def _listen(self, reader: Reader) -> None:
+        """Let the client's own thread read again, if this one does. Repeatable."""
+        if self.reader is reader:
             self._poll_for(
                 select.POLLIN | (select.POLLOUT if self._sock and self._sock.blocked else 0)
             )
-            self._reader = None
+            self.reader = None
 
-    def wait(self, pending: Pending[Any], timeout: float | None, *, sleeps: bool = True) -> bool:
+    def wait(self, pending: Pending[Any], timeout: float | None) -> bool:
         """Wait for an outcome, first by reading; return whether there is one."""
-        back = partial(self.step, self._listen, pending)
         try:
             left = timeout
-            if self._reader is pending:
+            if self.reader is pending:
                 began = clock()
                 self._read(pending, LONGEST if timeout is None else min(LONGEST, timeout))
-                if self._reader is pending:
-                    back()
+                self.listen(pending)
                 left = None if timeout is None else timeout - (clock() - began)
-            if sleeps and not pending.done and (left is None or left > 0):
+            if not pending.done and (left is None or left > 0):
                 self._sleep(pending, left)
         except BaseException:
-            self.post(back)
+            self.post(partial(self.listen, pending))
             self.wake()
             raise
         return pending.done
 
-    def glance(self, pending: Pending[Any]) -> bool:
-        """Return whether there is an outcome, or it comes within a moment."""
-        return self.wait(pending, GLANCE / 1000, sleeps=False)
+    def listen(self, reader: Reader) -> None:
+        """Let the client's own thread read again, if this one does. From any thread."""
+        if self.reader is reader:
+            self.step(self._listen, reader)
+
+    def lend(self, reader: Reader) -> int | None:
+        """Let a loop read; see ``ports.Shell``."""
+        return self.step(self._lend, reader)  # type: ignore[no-any-return]
+
+    def _lend(self, reader: Reader) -> int | None:
+        if self._sock is None:
+            return None
+        try:
+            ear = os.dup(self._sock.fileno())
+        except OSError as error:  # no more can be open
+            if not raised_by_the_call(error):
+                raise
+            return None
+        self.read_for(reader)
+        if self.reader is reader:
+            return ear
+        os.close(ear)
+        return None
+
+    def hear(self, reader: Reader) -> bool:
+        """Read, if it is for this one to do; return whether it still is."""
+        self._reads_until = self.now() + 2 * LONGEST
+        self.step(self._pump, reader)
+        return self.reader is reader
 
     def _read(self, pending: Pending[Any], seconds: float) -> None:
         sock = self._sock
@@ -426,7 +444,7 @@ class Handler(ClientState, SequentialThreadingHandler):  # type: ignore[misc]
         until = clock() + seconds
         poll = select.poll()
         poll.register(number, select.POLLIN)
-        while self._reader is pending and (left := until - clock()) > 0:
+        while self.reader is pending and (left := until - clock()) > 0:
             if (sock.tls and sock.real.pending()) or poll.poll(math.ceil(1000 * left)):
                 self.step(self._pump, pending)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from zklock._core.attempt import Pending
+from zklock._core.ports import LONGEST, Shell
 from zklock._core.script import A, Front
+from zklock._core.session import Session
 from zklock._ground import threads
 from zklock._ground.async_event import settle
 from zklock._ground.records import log_fields
@@ -50,7 +53,6 @@ class Line:
         self._loop = weakref.ref(loop)
         self._queue: deque[asyncio.Future[None]] = deque()
         self._begun = 0  # in this iteration of the loop
-        self._looked = False
         self._noted = False  # whether the loop's next iteration will be noticed
 
     def join(self) -> asyncio.Future[None] | None:
@@ -73,21 +75,12 @@ class Line:
 
     def _go_on(self) -> None:
         loop = self._loop()
-        self._looked = self._noted = False
+        self._noted = False
         self._begun = min(_BURST, len(self._queue))
         if self._begun and loop is not None:
             self._notice_next(loop)
         for _ in range(self._begun):
             settle(self._queue.popleft(), None)
-
-    def may_look(self) -> bool:
-        """Whether a task may look for an answer now: one may, in an iteration of the loop."""
-        loop = self._loop()
-        if self._looked or loop is None:
-            return False
-        self._looked = True
-        self._notice_next(loop)
-        return True
 
 
 def _line() -> Line:
@@ -110,15 +103,16 @@ _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = weakref.Wea
 class Awaiting(Front):
     """A task waits by awaiting."""
 
-    def hears(self) -> bool:
-        """Whether this task may look for answers: one task may, in an iteration of the loop.
-
-        The loop stands still meanwhile, for less than a millisecond.
-        """
-        try:
-            return _line().may_look()
-        except RuntimeError:
-            return False  # no loop runs
+    def hears(self, session: Session) -> bool:
+        """Have the loop read the answer, for whichever task waits for it."""
+        loop = running_loop()
+        if loop is not None and not session.interrupted:
+            reader = session.shell.reader
+            if isinstance(reader, _Reading) and reader.loop is loop:
+                reader.until = loop.time() + LONGEST
+            else:
+                _Reading(loop, session.shell)
+        return False
 
     def begin(self, attempt: Pending[Any], *, awaited: bool = False) -> None:
         """Start an attempt, now or in one of the next iterations of the loop."""
@@ -128,8 +122,8 @@ class Awaiting(Front):
         line = _line()
         turn = line.join()
         if turn is None:
-            attempt.start(awaited=awaited and line.may_look())
-        else:  # who begins later hears nothing: finished() is called before
+            attempt.start(awaited=awaited and self.hears(attempt.session))
+        else:
             turn.add_done_callback(lambda _: _start(attempt))
 
     def finished(
@@ -141,7 +135,7 @@ class Awaiting(Front):
         """
         loop = asyncio.get_running_loop()
         come: asyncio.Future[bool] = loop.create_future()
-        if answer.look():
+        if answer.done:
             loop.call_soon(settle, come, True)  # not at once: others have their turn, too
             return come
         answer.wake_when_done(_Wake(loop, come, answer, unheard))
@@ -183,6 +177,48 @@ class _Wake(Generic[A]):
 
     def _settle(self) -> None:
         settle(self._come, True)
+
+
+class _Reading:
+    """A loop that reads, for a moment after each request of its tasks.
+
+    So no thread has to wake another. If anybody else waits for an answer meanwhile, or this loop
+    stands still, the reading is taken from it: see ``ports.Shell.lend``.
+    """
+
+    outcome = None
+    _ear: int | None = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, shell: Shell) -> None:
+        self.loop, self._shell = loop, shell
+        self.until = loop.time() + LONGEST
+        self._ear = shell.lend(self)
+        if self._ear is not None:
+            loop.add_reader(self._ear, self._read)
+            self._look()
+
+    def _read(self) -> None:
+        if not self._shell.hear(self):
+            self._end()
+
+    def _look(self) -> None:
+        if self._shell.reader is self and self.loop.time() < self.until:
+            self.loop.call_at(self.until, self._look)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if self._ear is not None:
+            self.loop.remove_reader(self._ear)
+            self._close()
+            self._shell.listen(self)
+
+    def _close(self, close: Callable[[int], object] = os.close) -> None:
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            close(ear)
+
+    __del__ = _close  # the loop may be closed while it reads
 
 
 async def _in_time(

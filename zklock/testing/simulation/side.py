@@ -16,7 +16,7 @@ from typing import Any
 
 from kazoo.protocol.states import KeeperState
 
-from zklock._core.attempt import Pending
+from zklock._core.ports import Reader
 from zklock._core.timers import Job
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
@@ -522,7 +522,7 @@ class SimulatedHandler(Handler):
         """Return what runs callbacks, each with a token."""
         return _Callers(self._side)
 
-    def read_for(self, pending: Pending[Any]) -> None:
+    def read_for(self, reader: Reader) -> None:
         """Leave the reading to the client's own thread: it is known when that rests."""
 
     def _poll(self, seconds: float) -> list[tuple[int, int]]:

@@ -1,0 +1,135 @@
+"""An event loop reads what its tasks wait for, and the reading is taken from it in time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from tests.contract.support import SOON, granted, open_files
+from zklock import aio
+from zklock._shell import handler as handler_module
+from zklock.testing import wait_for
+from zklock.testing.zookeeper.server import EmbeddedServer
+
+pytestmark = pytest.mark.skipif(not handler_module.READS, reason="nobody else reads here")
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    with EmbeddedServer() as server, zklock.connect(server.hosts, timeout=20.0) as client:
+        yield client
+
+
+async def reading(client: Any) -> aio.Grant:
+    """Return a grant for which the running loop has read, and goes on for a moment."""
+    grant = await aio.Lock(client, "/a").acquire()
+    assert grant is not None
+    assert client.handler.reader is not None
+    return grant
+
+
+def played(part: Callable[[], Awaitable[object]]) -> None:
+    asyncio.run(asyncio.wait_for(part(), SOON))
+
+
+def test_the_loop_reads_what_its_tasks_wait_for(client: Any) -> None:
+    pumped, pump = list[int](), client.handler._pump
+
+    def noted(*what: Any) -> None:
+        pumped.append(threading.get_ident())
+        pump(*what)
+
+    async def part() -> None:
+        client.handler._pump = noted
+        for _ in range(20):
+            async with aio.Lock(client, "/a"):
+                pass
+        assert set(pumped) == {threading.get_ident()}
+
+    played(part)
+
+
+def test_what_a_blocked_loop_waits_for_in_kazoo_comes_at_once(client: Any) -> None:
+    async def part() -> None:
+        async with aio.Lock(client, "/a"):
+            assert client.handler.reader is not None
+            assert client.exists("/a")
+            assert client.handler.reader is None
+
+    played(part)
+
+
+def test_a_thread_that_waits_takes_the_reading_from_a_loop(client: Any) -> None:
+    async def part() -> None:
+        await reading(client)
+        grant = granted(zklock.Lock(client, "/b"))  # the loop stands still meanwhile
+        grant.release()
+        async with aio.Lock(client, "/c"):
+            pass
+
+    played(part)
+
+
+def test_the_reading_is_taken_from_a_loop_that_stands_still(client: Any) -> None:
+    async def part() -> None:
+        grant = await reading(client)
+        wait_for(lambda: client.handler.reader is None, SOON)
+        await grant.release()
+
+    played(part)
+
+
+def test_a_loop_reads_for_a_moment_only(client: Any) -> None:
+    async def part() -> None:
+        before = open_files()
+        await reading(client)
+        while client.handler.reader is not None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        assert open_files() <= before
+
+    played(part)
+
+
+def test_one_of_two_loops_reads(client: Any) -> None:
+    async def other() -> None:
+        async with aio.Lock(client, "/b"):
+            pass
+
+    async def part() -> None:
+        grant = await reading(client)
+        thread = threading.Thread(target=asyncio.run, args=(other(),))
+        thread.start()
+        thread.join(SOON)  # this loop stands still meanwhile
+        assert not thread.is_alive()
+        await grant.release()
+
+    played(part)
+
+
+def test_the_connection_may_end_while_a_loop_reads(client: Any) -> None:
+    async def part() -> None:
+        grant = await reading(client)
+        client.handler.drop()
+        await grant.release()
+        async with aio.Lock(client, "/a"):
+            pass
+
+    before = len(open_files())
+    played(part)
+    wait_for(lambda: len(open_files()) == before, SOON)
+
+
+def test_a_loop_that_is_closed_while_it_reads_leaves_nothing(client: Any) -> None:
+    granted(zklock.Lock(client, "/b")).release()
+    before = open_files()
+    played(lambda: reading(client))
+    granted(zklock.Lock(client, "/b")).release()
+    gc.collect()
+    assert open_files() == before
