@@ -17,7 +17,7 @@ import pytest
 from tests.unit.sessions import CLOSED, PATH, TIMEOUT, World
 from zklock import ClientClosed, ZkLockError
 from zklock._core.attempt import Attempt, Stage
-from zklock._core.session import LATE_TIMEOUTS
+from zklock._core.pulse import LATE_TIMEOUTS
 from zklock._ground.loss import LossReason
 from zklock._recipes.effects import Create, Failed, List, Pause, Recipe, Sync
 from zklock._recipes.steps import delete

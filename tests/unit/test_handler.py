@@ -13,7 +13,7 @@ from kazoo.exceptions import ConnectionClosedError
 import zklock
 from tests.contract.support import SOON, granted
 from zklock._recipes.effects import Pause, Recipe
-from zklock._shell import handler as handler_module
+from zklock._shell import driver
 from zklock._shell.handler import Handler
 from zklock.testing import wait_for
 from zklock.testing.zookeeper.server import EmbeddedServer
@@ -123,7 +123,7 @@ class TestSteps:
         assert "ZeroDivisionError" in caplog.text
 
 
-needs_readers = pytest.mark.skipif(not handler_module.READS, reason="callers do not read here")
+needs_readers = pytest.mark.skipif(not driver.READS, reason="callers do not read here")
 
 
 @needs_readers

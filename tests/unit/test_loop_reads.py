@@ -13,11 +13,11 @@ import pytest
 import zklock
 from tests.contract.support import SOON, granted, open_files
 from zklock import aio
-from zklock._shell import handler as handler_module
+from zklock._shell import driver
 from zklock.testing import wait_for
 from zklock.testing.zookeeper.server import EmbeddedServer
 
-pytestmark = pytest.mark.skipif(not handler_module.READS, reason="nobody else reads here")
+pytestmark = pytest.mark.skipif(not driver.READS, reason="nobody else reads here")
 
 
 @pytest.fixture

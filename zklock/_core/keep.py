@@ -155,7 +155,9 @@ class Place:
 
     def _take(self, terms: GrantOptions) -> GrantBase | None:
         kept = self._kept
-        if kept is None or self._waiters or not self._free(kept):
+        if kept is None or kept.idle is None or kept.asked or self._waiters:
+            return None
+        if not (kept.sure and self.session.prompt and self._may_grant(kept)):
             return None
         grant = self.session.give(kept.claim, terms, kept=kept)
         if subscriptions.hooks:
@@ -335,11 +337,6 @@ class Place:
         if kept.looks is not None:
             kept.looks._cancel(None)
         self._kept = None
-
-    def _free(self, kept: Kept) -> bool:
-        """Whether an acquire may have the znode now."""
-        unused = kept.idle is not None and not kept.asked
-        return unused and kept.sure and self.session.prompt and self._may_grant(kept)
 
     def _may_grant(self, kept: Kept) -> bool:
         return self.session.may_grant((kept.claim.path,))

@@ -17,6 +17,7 @@ from zklock._core.contexts import Acquired, LockContext
 from zklock._core.grant import GrantBase, GrantOptions
 from zklock._core.loops import check_thread
 from zklock._core.script import Front
+from zklock._core.session import Session
 from zklock._ground.clock import check_timeout
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
@@ -60,7 +61,39 @@ class Options(TypedDict, Generic[G], total=False):
     lease_fraction: float | None
 
 
-class LockBase(NotCopyable, LockContext[G]):
+class Questions:
+    """What a lock is asked: who queues, who holds it, and to be given back."""
+
+    _FRONT: ClassVar[Front]
+    _path: str
+    _session: Session
+
+    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
+        """Run a query about the lock and return its result; ``NoAnswer`` if not in time."""
+        check_thread(what)
+        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
+
+    async def _break_lock(
+        self, token: FencingToken | None, timeout: float | None
+    ) -> Contender | None:
+        if token is not None and not isinstance(token, FencingToken):
+            raise TypeError(f"token must be a FencingToken, not {type(token).__name__}")
+        return await self._ask("break_lock()", lambda: self._break(token), timeout)
+
+    def _contenders(self) -> Recipe[list[Contender]]:
+        return queries.contenders(self._path)
+
+    def _holder(self) -> Recipe[Contender | None]:
+        return queries.holder(self._path)
+
+    def _request_release(self) -> Recipe[list[Contender]]:
+        return revoke.request_release(self._contenders)
+
+    def _break(self, token: FencingToken | None) -> Recipe[Contender | None]:
+        return revoke.break_lock(self._path, self._contenders, token)
+
+
+class LockBase(NotCopyable, Questions, LockContext[G]):
     """The part of a lock that does not wait; see ``Lock`` for the arguments."""
 
     _INSTEAD = "make another one with the same path, in another process with a client of its own"
@@ -69,7 +102,6 @@ class LockBase(NotCopyable, LockContext[G]):
     _CALLED: ClassVar[str] = "exclusive"
     """What telemetry calls this kind."""
     _AWAITS: ClassVar[bool] = False
-    _FRONT: ClassVar[Front]
     _keep_for = 0.0  # seconds
     _GRANT: type[G]
 
@@ -208,18 +240,6 @@ class LockBase(NotCopyable, LockContext[G]):
             await grant._release()
         finally:
             self._forget(grant, mine)
-
-    async def _ask(self, what: str, query: Callable[[], Recipe[R]], timeout: float | None) -> R:
-        """Run a query about the lock and return its result; ``NoAnswer`` if not in time."""
-        check_thread(what)
-        return await self._FRONT.ask(self._session, query, self._path, check_timeout(timeout))
-
-    async def _break_lock(
-        self, token: FencingToken | None, timeout: float | None
-    ) -> Contender | None:
-        if token is not None and not isinstance(token, FencingToken):
-            raise TypeError(f"token must be a FencingToken, not {type(token).__name__}")
-        return await self._ask("break_lock()", lambda: self._break(token), timeout)
 
     # For the fronts.
 
@@ -400,20 +420,6 @@ class LockBase(NotCopyable, LockContext[G]):
             ahead=ahead,
             behind=behind,
         )
-
-    # Questions about the lock.
-
-    def _contenders(self) -> Recipe[list[Contender]]:
-        return queries.contenders(self._path)
-
-    def _holder(self) -> Recipe[Contender | None]:
-        return queries.holder(self._path)
-
-    def _request_release(self) -> Recipe[list[Contender]]:
-        return revoke.request_release(self._contenders)
-
-    def _break(self, token: FencingToken | None) -> Recipe[Contender | None]:
-        return revoke.break_lock(self._path, self._contenders, token)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._path}{' held' if self.held else ''}>"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from zklock._core.holdings import handler_error
 from zklock._core.lease import DEFAULT_FRACTION
-from zklock._core.session import Session, handler_error
+from zklock._core.session import Session
 from zklock._ground.numbers import check_number
 from zklock._shell.client import Kazoo, check_client
 

@@ -22,7 +22,8 @@ from zklock._ground.clock import clock
 from zklock._ground.events import Event
 from zklock._shell.callback_executor import CallbackExecutor, Calls
 from zklock._shell.client import Kazoo
-from zklock._shell.handler import IDLE, Handler
+from zklock._shell.driver import IDLE
+from zklock._shell.handler import Handler
 from zklock._shell.socket import Sock
 from zklock._shell.timed_thread import TimedThread
 from zklock.errors import ZkLockError
@@ -426,7 +427,7 @@ class SimulatedHandler(Handler):
         self.now = side.now
         super().__init__()
         self.limit = side.limit  # type: ignore[method-assign]
-        self.thread = side.thread  # type: ignore[method-assign]
+        self.thread = side.thread
         self.session.limit, self.session.thread = side.limit, side.thread
         self._link: tuple[LinkedSocket, LinkedSocket] | None = None
         self._current: Sock | None = None
