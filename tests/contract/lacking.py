@@ -113,10 +113,7 @@ SIMULATION_LACKS = (
 
 
 _ELSEWHERE = {
-    "they are about applications, and about data that guards protect": (
-        r"/contrib/",
-        r"/fencing/",
-    ),
+    "they are about applications, and about data that guards protect": (r"/contrib/", r"/fencing/"),
     "they are about the servers and tools of the tests, and about pages": (
         r"test_docs\.py",
         r"test_embedded_is_faithful\.py",

@@ -20,16 +20,7 @@ import pytest
 
 import zklock
 from tests.contract.lasting import LASTING
-from tests.contract.support import (
-    SOON,
-    Child,
-    children,
-    gone,
-    granted,
-    passes_on,
-    queued,
-    run,
-)
+from tests.contract.support import SOON, Child, children, gone, granted, passes_on, queued, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
@@ -512,12 +503,7 @@ class TestCancelledAcquire:
     @pytest.mark.parametrize("how", ["acquire", "async with"])
     @on_loop
     async def test_in_the_very_step_of_the_grant_gives_it_back(
-        self,
-        make: Make,
-        other: Any,
-        zklock_path: str,
-        monkeypatch: pytest.MonkeyPatch,
-        how: str,
+        self, make: Make, other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         settle, tasks = async_event.settle, list[asyncio.Task[None]]()
 

@@ -42,13 +42,7 @@ def make_a_mark(client: Any, path: str) -> None:
     ZooKeeperGuard(client, path).create()
 
 
-USES: tuple[Callable[[Any, str], None], ...] = (
-    acquire,
-    acquire_a_permit,
-    lead,
-    join,
-    make_a_mark,
-)
+USES: tuple[Callable[[Any, str], None], ...] = (acquire, acquire_a_permit, lead, join, make_a_mark)
 
 
 @pytest.mark.parametrize("times", [1, 2])

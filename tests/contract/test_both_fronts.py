@@ -16,16 +16,7 @@ import pytest
 import zklock
 from tests.contract.fronts import KEPT, KINDS, Kind, Loop, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import (
-    SOON,
-    Losses,
-    children,
-    gone,
-    granted,
-    passes_on,
-    queued,
-    run,
-)
+from tests.contract.support import SOON, Losses, children, gone, granted, passes_on, queued, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason

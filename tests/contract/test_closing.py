@@ -11,9 +11,7 @@ from zklock.testing import FaultProxy, wait_for
 
 
 def test_a_stopping_client_holds_nothing_before_the_next_is_granted(
-    zklock_connect: Callable[..., Any],
-    zklock_proxy: FaultProxy,
-    zklock_path: str,
+    zklock_connect: Callable[..., Any], zklock_proxy: FaultProxy, zklock_path: str
 ) -> None:
     stopping, other = zklock_connect(zklock_proxy.hosts), zklock_connect()
     losses: list[zklock.Loss] = []

@@ -8,14 +8,7 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, gone, granted, queued, run
-from tests.contract.test_drops import (
-    Cast,
-    Scenario,
-    Stage,
-    cast,
-    play_all,
-    sampled,
-)
+from tests.contract.test_drops import Cast, Scenario, Stage, cast, play_all, sampled
 
 __all__ = ["cast"]
 

@@ -117,9 +117,7 @@ def test_what_acls_protect_is_cleaned_by_who_may(
     assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-di")] == []
 
 
-def test_clients_are_stopped_after_the_test(
-    on_this_server: pytest.Pytester,
-) -> None:
+def test_clients_are_stopped_after_the_test(on_this_server: pytest.Pytester) -> None:
     on_this_server.makepyfile(
         """
         made = []

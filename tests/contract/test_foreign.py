@@ -140,11 +140,7 @@ def test_sequential_nodes_that_stay_are_no_contenders(
 
 @pytest.mark.parametrize("make", [KazooLock, KazooReadLock])
 def test_locks_of_kazoo_take_turns_with_ours(
-    zklock_client: Any,
-    zklock_hosts: str,
-    other: Any,
-    zklock_path: str,
-    make: Callable[..., Any],
+    zklock_client: Any, zklock_hosts: str, other: Any, zklock_path: str, make: Callable[..., Any]
 ) -> None:
     ours = [zklock.Lock(zklock_client, zklock_path) for _ in range(2)]
     with kazoo_client(zklock_hosts) as client:

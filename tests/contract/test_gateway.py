@@ -52,8 +52,7 @@ def test_a_missing_path_is_not_made_before_what_was_asked_is_answered(
 ) -> None:
     lock = aio.Lock(client, zklock_path)
     refused = zklock_proxy.hold_before_reply(
-        op={"create", "create2"},
-        where=lambda frame: str(frame.path).startswith(f"{zklock_path}/"),
+        op={"create", "create2"}, where=lambda frame: str(frame.path).startswith(f"{zklock_path}/")
     )
     order: list[int] = []
 

@@ -129,10 +129,7 @@ def hosts(kdc: Kdc) -> Iterator[str]:
 
 
 def test_a_ticket_that_ends_counts_at_the_next_connection(
-    tickets: Kdc,
-    hosts: str,
-    zklock_connect: Callable[..., Any],
-    caplog: pytest.LogCaptureFixture,
+    tickets: Kdc, hosts: str, zklock_connect: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     acl = make_acl("sasl", f"{USER}@{REALM}", all=True)
     losses = Losses()

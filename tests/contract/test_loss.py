@@ -65,10 +65,7 @@ def is_told_once(losses: Losses, grant: zklock.Grant, reason: LossReason) -> Non
 
 class TestReasons:
     def test_session_expired(
-        self,
-        make_lock: Make,
-        client: Any,
-        zklock_expire_session: Callable[[Any], int],
+        self, make_lock: Make, client: Any, zklock_expire_session: Callable[[Any], int]
     ) -> None:
         losses = Losses()
         lock = make_lock(on_lost=losses)
@@ -106,11 +103,7 @@ class TestReasons:
         is_told_once(losses, grant, LossReason.SESSION_EXPIRED)
 
     def test_lease_lapsed(
-        self,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
     ) -> None:
         losses = Losses()
         client = losses.client = zklock_connect(zklock_proxy.hosts, timeout=SESSION)
@@ -280,11 +273,7 @@ def told_in_time(holders: list[Holder], cut: float) -> None:
 
 @pytest.mark.parametrize("how", ["silence", "silence from the server only", "refused"])
 def test_a_holder_that_is_cut_off_is_told_before_the_next_grant(
-    zklock_hosts: str,
-    other: Any,
-    zklock_path: str,
-    how: str,
-    capsys: pytest.CaptureFixture[str],
+    zklock_hosts: str, other: Any, zklock_path: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack:
         holders = cast(stack, zklock_hosts, zklock_hosts, zklock_path, short)

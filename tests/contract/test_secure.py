@@ -22,16 +22,7 @@ from kazoo.security import Permissions, make_acl, make_digest_acl
 
 import zklock
 from tests.contract.secure import PASSWORD, USER, Authority
-from tests.contract.support import (
-    ROOT,
-    SOON,
-    Losses,
-    children,
-    granted,
-    kazoo_client,
-    queued,
-    run,
-)
+from tests.contract.support import ROOT, SOON, Losses, children, granted, kazoo_client, queued, run
 from zklock import aio
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
@@ -79,10 +70,7 @@ def secure(request: pytest.FixtureRequest, authority: Authority) -> dict[str, An
     options: dict[str, dict[str, Any]] = {
         "TLS": tls,
         "mutual TLS": tls
-        | {
-            **certificate(authority),
-            "default_acl": [make_acl("x509", "CN=client", all=True)],
-        },
+        | {**certificate(authority), "default_acl": [make_acl("x509", "CN=client", all=True)]},
         "SASL": sasl | {"default_acl": [make_acl("sasl", USER, all=True)]},
         "SASL over TLS": sasl | tls | {"default_acl": [make_acl("sasl", USER, all=True)]},
         "digest": {
@@ -271,11 +259,7 @@ class TestCutInTheMiddleOfSasl:
     @ONCE_ON_THE_WAY
     @pytest.mark.parametrize("n", [1, 2])
     def test_it_starts_nevertheless(
-        self,
-        secured: ZooKeeperServer,
-        secure: dict[str, Any],
-        fault: str,
-        n: int,
+        self, secured: ZooKeeperServer, secure: dict[str, Any], fault: str, n: int
     ) -> None:
         with FaultProxy(secured) as proxy:
             armed = getattr(proxy, fault)(n, op="sasl")
@@ -285,11 +269,7 @@ class TestCutInTheMiddleOfSasl:
 
     @ONCE_ON_THE_WAY
     def test_a_session_is_taken_up_again(
-        self,
-        secured: ZooKeeperServer,
-        secure: dict[str, Any],
-        path: str,
-        fault: str,
+        self, secured: ZooKeeperServer, secure: dict[str, Any], path: str, fault: str
     ) -> None:
         losses = Losses()
         with (
@@ -350,11 +330,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("whom", ["server", "client"])
     def test_a_certificate_that_is_not_trusted(
-        self,
-        secured: ZooKeeperServer,
-        authority: Authority,
-        tmp_path: Path,
-        whom: str,
+        self, secured: ZooKeeperServer, authority: Authority, tmp_path: Path, whom: str
     ) -> None:
         other = Authority(tmp_path)
         options: dict[str, Any] = (

@@ -240,11 +240,7 @@ def test_a_server_that_cannot_start_says_why(backend: Backend) -> None:
 
 
 def test_a_server_that_never_serves_is_ended(backend: Backend) -> None:
-    peers = {
-        "server.1": "127.0.0.1:1:2",
-        "server.2": "127.0.0.1:3:4",
-        "server.3": "127.0.0.1:5:6",
-    }
+    peers = {"server.1": "127.0.0.1:1:2", "server.2": "127.0.0.1:3:4", "server.3": "127.0.0.1:5:6"}
     server = ZooKeeperServer(backend=backend, config=peers)
     with contextlib.closing(server):
         with pytest.raises(StartFailed, match=r"ended instead of serving|does not serve within"):

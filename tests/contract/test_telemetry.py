@@ -151,10 +151,7 @@ def test_a_lock_that_is_broken(heard: Heard, client: Any, other: Any, zklock_pat
 
 
 def test_a_session_that_expires(
-    heard: Heard,
-    client: Any,
-    zklock_path: str,
-    zklock_expire_session: Callable[[Any], None],
+    heard: Heard, client: Any, zklock_path: str, zklock_expire_session: Callable[[Any], None]
 ) -> None:
     grant = granted(zklock.Lock(client, zklock_path))
     zklock_expire_session(client)

@@ -246,24 +246,9 @@ WAYS: list[tuple[Callable[[Places], AbstractContextManager[Door]], type[Exceptio
     (many_of_one_address, zklock.NoAnswer, FULL, "raise the limit"),
     (many_of_one_address_with_netty, zklock.NoAnswer, FULL, "raise the limit"),
     (many_clients, zklock.NoAnswer, FULL, "raise the limit"),
-    (
-        throttled,
-        zklock.NoAnswer,
-        "serves, but closed this client",
-        "connection_throttle",
-    ),
-    (
-        short_frames,
-        zklock.NoAnswer,
-        "serves, but closed this client",
-        "jute.maxbuffer",
-    ),
-    (
-        no_quorum,
-        zklock.NoAnswer,
-        "serves no client now",
-        "start the other servers",
-    ),
+    (throttled, zklock.NoAnswer, "serves, but closed this client", "connection_throttle"),
+    (short_frames, zklock.NoAnswer, "serves, but closed this client", "jute.maxbuffer"),
+    (no_quorum, zklock.NoAnswer, "serves no client now", "start the other servers"),
     (read_only, zklock.NoAnswer, "and serves only reads", "start the other servers"),
     (stranger, zklock.NoAnswer, "does not answer like ZooKeeper", "correct the address"),
 ]
@@ -298,10 +283,7 @@ def test_the_cause_is_named_everywhere(
         commands = Commands(door.hosts)
         commands.environ.update(door.environ, ZKLOCK_CONNECT_TIMEOUT=str(START))
         try:
-            texts += [
-                commands.run("ls")[2],
-                commands.run("run", "/locks/a", "--", "true")[2],
-            ]
+            texts += [commands.run("ls")[2], commands.run("run", "/locks/a", "--", "true")[2]]
             status, out, errors = commands.run("doctor", "--json", "--admin-port=0")
         finally:
             commands.close()
