@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,12 @@ import pytest
 import zklock
 from tests import modes, trace
 from tests.contract import lacking
-from tests.contract.fronts import FRONTS, Loop, Threads
+from tests.contract.fronts import FRONTS, Loop, Place, Threads
 from tests.contract.secure import Authority, secure_server
 from tests.contract.simulated import SIMULATED, FlowingClock, flowing
 from tests.contract.support import SOON, boottime, descriptors, kazoo_client
 from zklock import telemetry
-from zklock.testing import BackendUnavailable, Simulation, ZooKeeperServer, wait_for
+from zklock.testing import BackendUnavailable, FaultProxy, Simulation, ZooKeeperServer, wait_for
 from zklock.testing.external import ExternalBackend
 from zklock.testing.java import Installation, JavaBackend
 from zklock.testing.ports import free_ports
@@ -319,15 +320,30 @@ def other(zklock_connect: Callable[..., Any], session_seconds: float) -> Any:
 
 
 @pytest.fixture
-def make_lock(client: Any, zklock_path: str, session_seconds: float) -> Callable[..., zklock.Lock]:
+def mine(front: Any, client: Any, zklock_path: str) -> Place:
+    """The path of the test, for each front and a client."""
+    return Place(front, client, zklock_path)
+
+
+@pytest.fixture
+def theirs(front: Any, other: Any, zklock_path: str) -> Place:
+    """The same path, for another client."""
+    return Place(front, other, zklock_path)
+
+
+@pytest.fixture
+def behind(
+    front: Any, zklock_proxy: FaultProxy, zklock_connect: Any, zklock_path: str
+) -> Callable[..., Place]:
+    """Return ``behind(timeout=10.0, **options)``: the same path, for a client behind the proxy."""
+    connect = partial(zklock_connect, zklock_proxy.hosts)
+    return lambda **options: Place(front, connect(**options), zklock_path)
+
+
+@pytest.fixture
+def make_lock(client: Any, zklock_path: str) -> Callable[..., zklock.Lock]:
     """Return ``Lock`` on the client and the path of the test."""
-
-    def make(**options: Any) -> zklock.Lock:
-        if not isinstance(client.handler, zklock.Handler):
-            options.setdefault("session_timeout", session_seconds)
-        return zklock.Lock(client, zklock_path, **options)
-
-    return make
+    return partial(zklock.Lock, client, zklock_path)
 
 
 def with_admin_server() -> JavaBackend:

@@ -14,13 +14,14 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
 import zklock
-from tests.contract.support import SOON
+from tests.contract.support import SOON, children, gone, granted, queued, run
 from zklock import aio
 
 T = TypeVar("T")
@@ -335,3 +336,43 @@ def _shaped(front: Loop, value: Any) -> Any:
 
 
 FRONTS: list[type[Threads] | type[Loop]] = [Threads, Loop]
+
+
+class Place:
+    """The path of a test for one client: what its front makes there, and the znodes below it.
+
+    ``place.RLock(at, **options)`` makes a lock or an election; ``at`` is appended to the path.
+    """
+
+    def __init__(self, front: Any, client: Any, path: str) -> None:
+        self.front = front
+        self.client = client
+        self.path = path
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        make = getattr(self.front, name)
+        return lambda at="", **options: make(self.client, self.path + at, **options)
+
+    def nodes(self, at: str = "") -> list[str]:
+        """Return the names of the nodes, by sequence number."""
+        return children(self.client, self.path + at)
+
+    def queued(self, count: int, at: str = "") -> list[str]:
+        """Wait until there are so many nodes; return their names."""
+        return queued(self.client, self.path + at, count)
+
+    def gone(self, at: str = "") -> None:
+        """Wait until there is no node."""
+        gone(self.client, self.path + at)
+
+    def waits(self, lock: Any, count: int, at: str = "", **how: Any) -> Future[Any]:
+        """Acquire on another thread; return when so many are queued, it among them."""
+        pending = run(granted, lock, **how)
+        self.queued(count, at)
+        assert not pending.done()
+        return pending
+
+    def lose(self, grant: Any) -> None:
+        """Delete the node of a grant, and wait until that is noticed."""
+        self.client.delete(grant.path)
+        assert grant.lost.wait(SOON)

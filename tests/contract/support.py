@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -107,6 +107,11 @@ def run(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
 
     threading.Thread(target=body, name="contract-test", daemon=True).start()
     return future
+
+
+def results(pending: Iterable[Future[T]], within: float = SOON) -> list[T]:
+    """Wait for the end of all calls; return what they have returned."""
+    return [each.result(within) for each in list(pending)]
 
 
 def freeze(pid: int) -> None:

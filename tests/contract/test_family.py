@@ -8,23 +8,22 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from kazoo.security import make_acl, make_digest_acl
 
 import zklock
+from tests.contract.fronts import Place
 from tests.contract.support import (
     SOON,
     Losses,
-    children,
     gone,
     granted,
     now_of,
-    queued,
     reaches,
+    results,
     run,
 )
 from tests.modes import bounded
@@ -35,6 +34,7 @@ from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, expire_sessio
 from zklock.token import FencingToken
 
 Connect = Callable[..., Any]
+Behind = Callable[..., Place]
 
 
 @pytest.fixture
@@ -47,61 +47,51 @@ def in_thread(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return run(call, *args, **kwargs).result(SOON)
 
 
-def waits(pending: Future[Any], client: Any, path: str, count: int) -> None:
-    """Insist that it is queued, as the ``count``-th, and not granted."""
-    queued(client, path, count)
-    assert not pending.done()
-
-
 def watches(proxy: FaultProxy) -> int:
     """Count the nodes that were read, and so watched, by those who wait."""
     return sum(f.op == "getData" and f.kind is FrameKind.REPLY for f in proxy.frames)
 
 
 class TestRLock:
-    def test_shares_its_grant(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        lock = z.RLock(client, zklock_path)
-        rival = z.Lock(other, zklock_path)
+    def test_shares_its_grant(self, mine: Place, theirs: Place) -> None:
+        lock, rival = mine.RLock(), theirs.Lock()
         with lock as outer:
             with lock as inner:
                 assert inner == outer
                 assert lock.acquire() == outer
-                assert len(children(other, zklock_path)) == 1
+                assert len(mine.nodes()) == 1
                 lock.release()
             assert outer.held
             assert rival.acquire(blocking=False) is None
         assert outer.released
         granted(rival).release()
 
-    def test_is_one_threads(self, z: Any, client: Any, zklock_path: str) -> None:
-        lock = z.RLock(client, zklock_path)
+    def test_is_one_threads(self, mine: Place) -> None:
+        lock = mine.RLock()
         grant = granted(lock)
         assert in_thread(lock.acquire, blocking=False) is None
         with pytest.raises(zklock.WrongThread):
             in_thread(lock.release)
-        waiting = run(granted, lock)
-        waits(waiting, client, zklock_path, 2)
+        waiting = mine.waits(lock, 2)
         lock.release()
         assert waiting.result(SOON).token > grant.token
         waiting.result().release()
 
     @pytest.mark.hazard("H36")
     def test_is_not_acquired_anew_before_every_use_is_told_of_the_loss(
-        self, z: Any, client: Any, other: Any, zklock_path: str
+        self, mine: Place, theirs: Place
     ) -> None:
-        lock = z.RLock(client, zklock_path)
+        lock = mine.RLock()
         grant = granted(lock)
-        assert lock.acquire() == grant
-        assert lock.acquire() == grant
-        other.delete(grant.path)
-        assert grant.lost.wait(SOON)
+        assert lock.acquire() == lock.acquire() == grant
+        theirs.lose(grant)
         for _ in range(3):
             with pytest.raises(zklock.LockLost):
                 lock.acquire()
             assert lock.grant == grant
             with pytest.raises(zklock.LockLost):
                 lock.release()
-        assert children(other, zklock_path) == []
+        assert theirs.nodes() == []
         assert lock.grant is None
         with lock as again:
             assert again.token > grant.token
@@ -121,8 +111,8 @@ class TestRLock:
                 zklock.MultiLock([lock]).acquire()
         granted(lock).release()
 
-    def test_can_be_released_by_its_grant(self, z: Any, client: Any, zklock_path: str) -> None:
-        lock = z.RLock(client, zklock_path)
+    def test_can_be_released_by_its_grant(self, mine: Place) -> None:
+        lock = mine.RLock()
         first = granted(lock)
         assert lock.acquire() == first
         first.release()
@@ -133,66 +123,46 @@ class TestRLock:
             lock.release()
 
 
-def plain(z: Any, client: Any, path: str) -> Any:
-    return z.Lock(client, path)
-
-
-def re_entrant(z: Any, client: Any, path: str) -> Any:
-    return z.RLock(client, path)
-
-
-def writing(z: Any, client: Any, path: str) -> Any:
-    return z.WriteLock(client, path)
-
-
-Kind = Callable[[Any, Any, str], Any]
-
-
 class TestWaitingForOneself:
     @pytest.mark.hazard("H38")
-    @pytest.mark.parametrize("held", [plain, re_entrant, writing])
-    @pytest.mark.parametrize("asked", [plain, re_entrant, writing])
-    def test_is_refused_at_once(
-        self, z: Any, client: Any, other: Any, zklock_path: str, held: Kind, asked: Kind
-    ) -> None:
-        first = granted(held(z, client, zklock_path))
-        again = asked(z, client, zklock_path)
-        for call in (again.acquire, again.__enter__, z.MultiLock([again]).acquire):
+    @pytest.mark.parametrize("held", ["Lock", "RLock", "WriteLock"])
+    @pytest.mark.parametrize("asked", ["Lock", "RLock", "WriteLock"])
+    def test_is_refused_at_once(self, mine: Place, held: str, asked: str) -> None:
+        first = granted(getattr(mine, held)())
+        again = getattr(mine, asked)()
+        for call in (again.acquire, again.__enter__, mine.front.MultiLock([again]).acquire):
             with pytest.raises(zklock.WouldDeadlock, match="would deadlock") as caught:
                 call()
-            assert (caught.value.path, caught.value.token) == (zklock_path, first.token)
-        assert len(children(other, zklock_path)) == 1
+            assert (caught.value.path, caught.value.token) == (mine.path, first.token)
+        assert len(mine.nodes()) == 1
         assert again.acquire(blocking=False) is None
         assert again.acquire(timeout=0.05) is None
         first.release()
         granted(again, timeout=None).release()
 
     @pytest.mark.hazard("H38")
-    def test_is_refused_behind_an_older_grant(self, z: Any, client: Any, zklock_path: str) -> None:
-        older, newest = (granted(z.ReadLock(client, zklock_path)) for _ in range(2))
+    def test_is_refused_behind_an_older_grant(self, mine: Place) -> None:
+        older, newest = granted(mine.ReadLock()), granted(mine.ReadLock())
         newest.release()
-        lock = z.Lock(client, zklock_path)
+        lock = mine.Lock()
         with pytest.raises(zklock.WouldDeadlock, match=str(older.token)):
             lock.acquire()
         older.release()
         granted(lock).release()
 
-    def test_is_not_what_others_do(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        lock = z.Lock(client, zklock_path)
+    def test_is_not_what_others_do(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock()
         first = granted(lock)
-        waiting = [run(lock.acquire), run(z.Lock(other, zklock_path).acquire)]
-        queued(other, zklock_path, 3)
+        second = mine.waits(lock, 2, timeout=None)
+        third = theirs.waits(theirs.Lock(), 3, timeout=None)
         first.release()
-        for _ in waiting:
-            wait_for(lambda: any(each.done() for each in waiting), SOON)
-            (next_one,) = [each for each in waiting if each.done()]
-            waiting.remove(next_one)
-            next_one.result().release()
+        second.result(SOON).release()
+        third.result(SOON).release()
 
     def test_is_not_to_wait_for_whom_the_grant_was_handed_to(
-        self, z: Any, client: Any, other: Any, zklock_path: str
+        self, mine: Place, theirs: Place
     ) -> None:
-        lock = z.Lock(client, zklock_path)
+        lock = mine.Lock()
 
         def work() -> None:
             first = granted(lock)
@@ -200,7 +170,7 @@ class TestWaitingForOneself:
             second = granted(lock, timeout=None)
 
             def release_once_queued() -> None:
-                queued(other, zklock_path, 2)
+                theirs.queued(2)
                 second.release()
 
             releasing = run(release_once_queued)
@@ -209,18 +179,13 @@ class TestWaitingForOneself:
 
         in_thread(work)
 
-    def test_is_not_to_wait_after_a_loss(
-        self, z: Any, client: Any, other: Any, zklock_path: str
+    def test_is_not_to_wait_after_a_loss_nor_to_read_twice(
+        self, mine: Place, theirs: Place
     ) -> None:
-        lock = z.Lock(client, zklock_path)
-        first = granted(lock)
-        other.delete(first.path)
-        assert first.lost.wait(SOON)
+        lock = mine.Lock()
+        theirs.lose(granted(lock))
         granted(lock, timeout=None).release()
-
-    def test_is_not_to_read_twice(self, z: Any, client: Any, zklock_path: str) -> None:
-        first, second = (z.ReadLock(client, zklock_path) for _ in "ab")
-        with first, second:
+        with mine.ReadLock(), mine.ReadLock():
             pass
 
 
@@ -236,13 +201,10 @@ def refusal(lock: Any) -> zklock.AcquireTimeout:
 
 
 class TestNotInTime:
-    def test_is_told_with_place_and_holder(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        first = granted(z.Lock(other, zklock_path, identity="first"))
-        second = run(granted, z.Lock(other, zklock_path, identity="second"))
-        late = z.Lock(client, zklock_path, timeout=0.2)
-        waits(second, client, zklock_path, 2)
+    def test_is_told_with_place_and_holder(self, mine: Place, theirs: Place) -> None:
+        first = granted(theirs.Lock(identity="first"))
+        second = theirs.waits(theirs.Lock(identity="second"), 2)
+        late = mine.Lock(timeout=0.2)
         error = refusal(late)
         assert (error.ahead, error.behind) == (2, "second")
         assert "with 2 contenders before it, the nearest 'second'" in str(error)
@@ -253,10 +215,8 @@ class TestNotInTime:
         assert "held by 'second'" in str(error)
         second.result().release()
 
-    def test_is_told_without_an_answer(
-        self, z: Any, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        late = z.Lock(zklock_connect(zklock_proxy.hosts), zklock_path, timeout=0.05)
+    def test_is_told_without_an_answer(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
+        late = behind().Lock(timeout=0.05)
         zklock_proxy.hold()
         with pytest.raises(zklock.AcquireTimeout, match=r"within 0\.05 s: try") as caught:
             late.__enter__()
@@ -264,20 +224,15 @@ class TestNotInTime:
 
 
 class TestReadWrite:
-    def test_readers_share_and_writers_do_not(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        one, two = (z.ReadLock(each, zklock_path) for each in (client, other))
-        writer = z.WriteLock(other, zklock_path)
-        first = granted(one)
-        second = granted(two)
+    def test_readers_share_and_writers_do_not(self, mine: Place, theirs: Place) -> None:
+        one, two = mine.ReadLock(), theirs.ReadLock()
+        first, second = granted(one), granted(two)
         assert first.held
         assert second.held
-        pending = run(granted, writer)
-        waits(pending, client, zklock_path, 3)
+        pending = mine.waits(theirs.WriteLock(), 3)
         assert [each.holds for each in one.contenders()] == [True, True, False]
         first.release()
-        queued(client, zklock_path, 2)
+        mine.queued(2)
         assert not pending.done()
         second.release()
         write = pending.result(SOON)
@@ -285,51 +240,28 @@ class TestReadWrite:
         assert in_thread(one.acquire, blocking=False) is None
         write.release()
 
-    def test_a_reader_queues_behind_an_earlier_writer(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        reader = z.ReadLock(client, zklock_path)
-        first = granted(reader)
-        writing = run(granted, z.WriteLock(other, zklock_path))
-        waits(writing, client, zklock_path, 2)
-        late = run(granted, z.ReadLock(other, zklock_path))
-        waits(late, client, zklock_path, 3)
-        first.release()
-        write = writing.result(SOON)
-        assert not late.done()
-        write.release()
-        late.result(SOON).release()
-
     def test_a_release_wakes_who_can_run_and_nobody_else(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
         """Writer, two readers, a writer, a reader, each behind a proxy that counts events."""
-        kinds = [z.ReadLock, z.ReadLock, z.WriteLock, z.ReadLock]
-        holder = granted(z.WriteLock(other, zklock_path))
-        proxy = zklock_proxy
-        clients = [zklock_connect(proxy.hosts, timeout=60.0) for _ in kinds]
-        pending = []
-        for number, (kind, each) in enumerate(zip(kinds, clients, strict=True)):
-            pending.append(run(granted, kind(each, zklock_path)))
-            queued(other, zklock_path, 2 + number)
+        holder = granted(theirs.WriteLock())
+        pending = [
+            theirs.waits(getattr(behind(timeout=60.0), kind)(), number)
+            for number, kind in enumerate(("ReadLock", "ReadLock", "WriteLock", "ReadLock"), 2)
+        ]
         # The last two have several before them, and do not watch their own nodes.
-        proxy.wait_until(lambda: watches(proxy) == 2 + 2 + 1 + 1, SOON)
+        zklock_proxy.wait_until(lambda: watches(zklock_proxy) == 2 + 2 + 1 + 1, SOON)
 
         def told(grant: zklock.Grant) -> int:
             """Count those that were told of its end; a reader here watches its own node, too."""
-            events = [frame for frame in proxy.frames if frame.kind is FrameKind.EVENT]
+            events = [frame for frame in zklock_proxy.frames if frame.kind is FrameKind.EVENT]
             return sum(frame.path == grant.path for frame in events)
 
         holder.release()
-        one, two = (each.result(SOON) for each in pending[:2])
+        one, two = results(pending[:2])
         assert told(holder) == 2
         one.release()
-        queued(other, zklock_path, 3)
+        theirs.queued(3)
         two.release()
         write = pending[2].result(SOON)
         assert told(one) == 1  # itself: the writer watches the nearest before it
@@ -339,26 +271,21 @@ class TestReadWrite:
         pending[3].result(SOON).release()
         assert told(write) == 1
 
-    def test_downgrade_lets_readers_in_and_no_writer(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        writer = z.WriteLock(client, zklock_path)
+    def test_downgrade_lets_readers_in_and_no_writer(self, mine: Place, theirs: Place) -> None:
+        writer = mine.WriteLock()
         grant = granted(writer)
-        before = run(granted, z.ReadLock(other, zklock_path))
-        waits(before, client, zklock_path, 2)
-        writing = run(granted, z.WriteLock(other, zklock_path))
-        waits(writing, client, zklock_path, 3)
-        behind = run(granted, z.ReadLock(other, zklock_path))
-        waits(behind, client, zklock_path, 4)
+        before = mine.waits(theirs.ReadLock(), 2)
+        writing = mine.waits(theirs.WriteLock(), 3)
+        behind = mine.waits(theirs.ReadLock(), 4)
         assert writer.downgrade() == grant
         reading = before.result(SOON)
         assert grant.held
-        assert [each.holds for each in writer.contenders()] == [True, True, False, False]
-        identities = [each.identity for each in writer.contenders()]
-        assert identities[0] == grant.identity
+        contenders = writer.contenders()
+        assert [each.holds for each in contenders] == [True, True, False, False]
+        assert contenders[0].identity == grant.identity
         assert writer.downgrade() == grant  # once more changes nothing
         grant.release()
-        queued(client, zklock_path, 3)
+        mine.queued(3)
         assert not writing.done()
         reading.release()
         write = writing.result(SOON)
@@ -367,29 +294,25 @@ class TestReadWrite:
         behind.result(SOON).release()
 
     def test_a_reader_that_does_not_wait_gets_past_a_downgraded_writer(
-        self, z: Any, client: Any, other: Any, zklock_path: str
+        self, mine: Place, theirs: Place
     ) -> None:
-        writer = z.WriteLock(client, zklock_path)
-        reader = z.ReadLock(other, zklock_path)
+        writer, reader = mine.WriteLock(), theirs.ReadLock()
         with writer:
             assert reader.acquire(blocking=False) is None
             writer.downgrade()
             grant = reader.acquire(blocking=False)
             assert grant is not None
-            assert z.WriteLock(other, zklock_path + "x").acquire(blocking=False) is not None
-            assert in_thread(z.WriteLock(other, zklock_path).acquire, blocking=False) is None
+            assert in_thread(theirs.WriteLock().acquire, blocking=False) is None
         assert grant.held
         reader.release()
-        other.delete(zklock_path + "x", recursive=True)
 
-    def test_there_is_no_upgrade(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        reader = z.ReadLock(client, zklock_path)
-        writer = z.WriteLock(client, zklock_path)
+    def test_there_is_no_upgrade(self, mine: Place) -> None:
+        reader, writer = mine.ReadLock(), mine.WriteLock()
         with reader:
             for options in ({}, {"blocking": False}, {"timeout": 1.0}):
                 with pytest.raises(zklock.WouldDeadlock, match="upgrade"):
                     writer.acquire(**options)
-            assert len(children(other, zklock_path)) == 1
+            assert len(mine.nodes()) == 1
             assert in_thread(writer.acquire, blocking=False) is None  # another thread may ask
         with writer:
             with pytest.raises(zklock.WouldDeadlock, match="downgrade"):
@@ -397,24 +320,22 @@ class TestReadWrite:
             writer.downgrade()
             with reader, pytest.raises(zklock.WouldDeadlock, match="upgrade"):
                 writer.acquire()
-        gone(other, zklock_path)
+        mine.gone()
 
-    def test_downgrade_needs_the_lock(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        writer = z.WriteLock(client, zklock_path)
+    def test_downgrade_needs_the_lock(self, mine: Place, theirs: Place) -> None:
+        writer = mine.WriteLock()
         with pytest.raises(zklock.NotHeld):
             writer.downgrade()
         grant = granted(writer)
         with pytest.raises(zklock.WrongThread):
             in_thread(writer.downgrade)
-        other.delete(grant.path)
+        theirs.client.delete(grant.path)
         with pytest.raises(zklock.LockLost):
             writer.downgrade()
 
     def test_many_of_both_kinds(self, z: Any, zklock_connect: Connect, zklock_path: str) -> None:
         """Readers and writers of three sessions: nobody beside a writer, everybody served."""
-        guard, inside = threading.Lock(), {"readers": 0, "writers": 0}
+        guard, inside = threading.Lock(), {True: 0, False: 0}
         tokens: list[FencingToken] = []
 
         def work(client: Any, seed: int) -> None:
@@ -423,28 +344,25 @@ class TestReadWrite:
                 kind = z.WriteLock if write else z.ReadLock
                 with kind(client, zklock_path, timeout=2 * SOON) as grant:
                     with guard:
-                        inside["writers" if write else "readers"] += 1
-                        assert inside["writers"] <= 1
-                        assert not (inside["writers"] and inside["readers"])
+                        inside[write] += 1
+                        assert inside[True] <= 1
+                        assert not (inside[True] and inside[False])
                         if write:
                             tokens.append(grant.token)
                     if write and at % 2:
                         assert grant.held
                     with guard:
-                        inside["writers" if write else "readers"] -= 1
+                        inside[write] -= 1
 
         clients = [zklock_connect() for _ in range(3)]
-        running = [run(work, each, seed) for seed, each in enumerate(clients * 3)]
-        for each in running:
-            each.result(4 * SOON)
+        results([run(work, each, seed) for seed, each in enumerate(clients * 3)], 4 * SOON)
         assert tokens == sorted(tokens)
 
 
 class TestSemaphore:
-    def test_gives_so_many_permits(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        one, two = (z.Semaphore(each, zklock_path, limit=3) for each in (client, other))
-        pair = one.acquire(permits=2)
-        assert pair is not None
+    def test_gives_so_many_permits(self, mine: Place, theirs: Place) -> None:
+        one, two = mine.Semaphore(limit=3), theirs.Semaphore(limit=3)
+        pair = granted(one, permits=2)
         assert len(pair.tokens) == 2
         assert pair.token == max(pair.tokens)
         single = granted(two)
@@ -452,34 +370,27 @@ class TestSemaphore:
         assert single.token > pair.token
         assert two.acquire(blocking=False) is None
         assert one.acquire(timeout=0.2) is None
-        pending = run(two.acquire, timeout=SOON, permits=2)
-        waits(pending, client, f"{zklock_path}/locks", 1)
+        pending = mine.waits(two, 1, "/locks", permits=2)
         single.release()
-        queued(client, f"{zklock_path}/leases", 4)  # two of the holder's, two of who waits
+        mine.queued(4, "/leases")  # two of the holder's, two of who waits
         assert not pending.done()
         one.release()
         again = pending.result(SOON)
-        assert again is not None
         assert again.tokens[0] > single.token
         again.release()
-        gone(client, f"{zklock_path}/leases")
-        gone(client, f"{zklock_path}/locks")
+        mine.gone("/leases")
+        mine.gone("/locks")
 
-    def test_is_fair_to_those_who_want_many(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        semaphore = z.Semaphore(client, zklock_path, limit=2)
+    def test_is_fair_to_those_who_want_many(self, mine: Place, theirs: Place) -> None:
+        semaphore = mine.Semaphore(limit=2)
         first, second = granted(semaphore), granted(semaphore)
-        many = run(z.Semaphore(other, zklock_path, limit=2).acquire, timeout=SOON, permits=2)
-        waits(many, client, f"{zklock_path}/locks", 1)
-        late = run(granted, semaphore)
-        waits(late, client, f"{zklock_path}/locks", 2)
+        many = mine.waits(theirs.Semaphore(limit=2), 1, "/locks", permits=2)
+        late = mine.waits(semaphore, 2, "/locks")
         first.release()
-        queued(client, f"{zklock_path}/leases", 3)
+        mine.queued(3, "/leases")
         assert not late.done()
         second.release()
         both = many.result(SOON)
-        assert both is not None
         assert not late.done()
         both.release()
         late.result(SOON).release()
@@ -492,8 +403,7 @@ class TestSemaphore:
         def work(client: Any, permits: int) -> None:
             semaphore = z.Semaphore(client, zklock_path, limit=4)
             for _ in range(15):
-                grant = semaphore.acquire(timeout=2 * SOON, permits=permits)
-                assert grant is not None
+                granted(semaphore, timeout=2 * SOON, permits=permits)
                 with guard:
                     out[0] += permits
                     assert out[0] <= 4
@@ -502,75 +412,68 @@ class TestSemaphore:
                 semaphore.release()
 
         clients = [zklock_connect() for _ in range(3)]
-        running = [
-            run(work, each, permits)
-            for each, permits in zip(clients * 2, itertools.cycle((3, 2, 1, 4)))
-        ]
-        for each in running:
-            each.result(4 * SOON)
+        wanted = zip(clients * 2, itertools.cycle((3, 2, 1, 4)))
+        results([run(work, *each) for each in wanted], 4 * SOON)
 
     def test_a_permit_that_is_given_back_wakes_one(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        semaphore = z.Semaphore(other, zklock_path, limit=2)
+        semaphore = theirs.Semaphore(limit=2)
         held = [granted(semaphore), granted(semaphore)]
-        proxy = zklock_proxy
-        clients = [zklock_connect(proxy.hosts, timeout=60.0) for _ in range(4)]
-        pending = []
-        for number, each in enumerate(clients):
-            pending.append(run(granted, z.Semaphore(each, zklock_path, limit=2)))
-            queued(other, f"{zklock_path}/locks", 1 + number)
-        queued(other, f"{zklock_path}/leases", 3)
-        proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
-        events = len([f for f in proxy.frames if f.kind is FrameKind.EVENT])
-        assert events == 0
+
+        def answered() -> bool:
+            return bool(zklock_proxy.counts.requests == zklock_proxy.counts.replies)
+
+        def told() -> set[int]:
+            events = [f for f in zklock_proxy.frames if f.kind is FrameKind.EVENT]
+            return {frame.connection for frame in events}
+
+        pending = [
+            theirs.waits(behind(timeout=60.0).Semaphore(limit=2), number, "/locks")
+            for number in range(1, 5)
+        ]
+        theirs.queued(3, "/leases")
+        zklock_proxy.wait_until(answered, SOON)
+        assert told() == set()
         held[0].release()
         pending[0].result(SOON)
-        queued(other, f"{zklock_path}/leases", 3)
-        queued(other, f"{zklock_path}/locks", 3)
-        proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
-        connections = {f.connection for f in proxy.frames if f.kind is FrameKind.EVENT}
+        theirs.queued(3, "/leases")
+        theirs.queued(3, "/locks")
+        zklock_proxy.wait_until(answered, SOON)
         # The one that was granted, and the next, which is the first in the queue now.
-        assert len(connections) == 2
+        assert len(told()) == 2
         assert not any(each.done() for each in pending[1:])
         held[1].release()
         for waiting in pending:
             waiting.result(SOON).release()
 
-    def test_keeps_its_limit(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        z.Semaphore(client, zklock_path, limit=2).acquire()
-        assert other.get(zklock_path)[0] == b"2"
+    def test_keeps_its_limit(self, mine: Place, theirs: Place) -> None:
+        mine.Semaphore(limit=2).acquire()
+        assert theirs.client.get(mine.path)[0] == b"2"
         for limit in (1, 3):
             with pytest.raises(zklock.LimitMismatch, match="stored limit is 2") as caught:
-                z.Semaphore(other, zklock_path, limit=limit).acquire()
-            assert (caught.value.kept, caught.value.path) == (2, zklock_path)
+                theirs.Semaphore(limit=limit).acquire()
+            assert (caught.value.kept, caught.value.path) == (2, mine.path)
         with pytest.raises(zklock.LimitMismatch, match="never"):
-            z.Semaphore(other, zklock_path, limit=None).acquire(permits=3)
-        assert len(children(other, f"{zklock_path}/leases")) == 1
-        gone(other, f"{zklock_path}/locks")
-        granted(z.Semaphore(other, zklock_path, limit=None))
+            theirs.Semaphore(limit=None).acquire(permits=3)
+        assert len(theirs.nodes("/leases")) == 1
+        theirs.gone("/locks")
+        granted(theirs.Semaphore(limit=None))
 
-    def test_needs_a_limit(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
+    def test_needs_a_limit(self, mine: Place, other: Any) -> None:
         with pytest.raises(zklock.LimitMismatch, match="no limit"):
-            z.Semaphore(client, zklock_path, limit=None).acquire()
-        assert other.exists(zklock_path) is None
-        other.create(zklock_path, b"zwei", makepath=True)
+            mine.Semaphore(limit=None).acquire()
+        assert other.exists(mine.path) is None
+        other.create(mine.path, b"zwei", makepath=True)
         with pytest.raises(zklock.ZkLockError, match="not a semaphore's"):
-            z.Semaphore(client, zklock_path, limit=2).acquire()
-        gone(other, f"{zklock_path}/locks")
+            mine.Semaphore(limit=2).acquire()
+        mine.gone("/locks")
 
-    def test_changes_its_limit(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        semaphore = z.Semaphore(client, zklock_path, limit=1)
+    def test_changes_its_limit(self, mine: Place, theirs: Place) -> None:
+        """One that goes by what is kept still does when it has changed that."""
+        semaphore, free = mine.Semaphore(limit=1), theirs.Semaphore(limit=None)
         first = granted(semaphore)
-        free = z.Semaphore(other, zklock_path, limit=None)
-        pending = run(granted, free)
-        queued(client, f"{zklock_path}/leases", 2)
-        assert not pending.done()
+        pending = mine.waits(free, 2, "/leases")
         semaphore.set_limit(2)
         assert semaphore.limit == 2
         second = pending.result(SOON)
@@ -580,59 +483,30 @@ class TestSemaphore:
         second.release()
         first.release()
         granted(semaphore).release()
-
-    def test_that_goes_by_what_is_kept_still_does_when_it_has_changed_that(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        z.Semaphore(other, zklock_path, limit=1).acquire().release()
-        free = z.Semaphore(client, zklock_path, limit=None)
         free.set_limit(2)
-        z.Semaphore(other, zklock_path, limit=None).set_limit(3)
+        mine.Semaphore(limit=None).set_limit(3)
         assert free.limit is None
-        grant = free.acquire(permits=3)
-        assert grant is not None
-        grant.release()
+        granted(free, permits=3).release()
 
-    def test_is_lost_as_a_whole(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
+    def test_is_lost_as_a_whole(self, mine: Place, theirs: Place) -> None:
         losses = Losses()
-        semaphore = z.Semaphore(client, zklock_path, limit=3, on_lost=losses)
-        grant = semaphore.acquire(permits=3)
-        assert grant is not None
-        nodes = queued(other, f"{zklock_path}/leases", 3)
-        other.delete(f"{zklock_path}/leases/{nodes[1]}")
+        semaphore = mine.Semaphore(limit=3, on_lost=losses)
+        grant = granted(semaphore, permits=3)
+        nodes = theirs.queued(3, "/leases")
+        theirs.client.delete(f"{mine.path}/leases/{nodes[1]}")
         with pytest.raises(zklock.LockLost):
             grant.verify(SOON)
         assert losses.one().reason is zklock.LossReason.NODE_DELETED
-        gone(other, f"{zklock_path}/leases")
+        theirs.gone("/leases")
         with pytest.raises(zklock.LockLost):
             semaphore.release()
-        again = semaphore.acquire(blocking=False, permits=3)
-        assert again is not None
-        again.release()
+        granted(semaphore, blocking=False, timeout=None, permits=3).release()
 
-    def test_a_session_that_ends_gives_its_permits_back(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        semaphore = z.Semaphore(other, zklock_path, limit=2)
-        lost = z.Semaphore(client, zklock_path, limit=2).acquire(permits=2)
-        assert lost is not None
-        pending = run(granted, semaphore)
-        waits(pending, client, f"{zklock_path}/locks", 1)
-        expire_session(client)
-        grant = pending.result(SOON)
-        assert grant.token > lost.token
-        assert lost.lost.wait(SOON)
-        grant.release()
-
-    def test_tells_who_has_permits_and_who_waits(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        one = z.Semaphore(client, zklock_path, limit=1, identity="one")
-        two = z.Semaphore(other, zklock_path, limit=1, identity="two")
+    def test_tells_who_has_permits_and_who_waits(self, mine: Place, theirs: Place) -> None:
+        one = mine.Semaphore(limit=1, identity="one")
         assert (one.contenders(), one.holder()) == ([], None)
         grant = granted(one)
-        pending = run(granted, two)
-        queued(client, f"{zklock_path}/leases", 2)
+        pending = mine.waits(theirs.Semaphore(limit=1, identity="two"), 2, "/leases")
         having, waiting = one.contenders()
         assert (having.identity, having.token, having.holds) == ("one", grant.token, True)
         assert (waiting.identity, waiting.holds, waiting.token) == ("two", False, None)
@@ -641,123 +515,110 @@ class TestSemaphore:
         pending.result(SOON).release()
 
     def test_one_that_gathers_is_thrown_out_by_an_operator(
-        self, z: Any, client: Any, other: Any, zklock_path: str
+        self, mine: Place, theirs: Place
     ) -> None:
-        held = granted(z.Semaphore(other, zklock_path, limit=1))
-        pending = run(granted, z.Semaphore(client, zklock_path, limit=1))
-        (node,) = queued(other, f"{zklock_path}/locks", 1)
-        queued(other, f"{zklock_path}/leases", 2)
-        other.delete(f"{zklock_path}/locks/{node}")
-        wait_for(
-            lambda: children(other, f"{zklock_path}/locks") not in ([], [node]),
-            SOON,
-            lambda: "it did not queue again",
-        )
-        queued(other, f"{zklock_path}/leases", 2)
+        held = granted(theirs.Semaphore(limit=1))
+        pending = theirs.waits(mine.Semaphore(limit=1), 1, "/locks")
+        (node,) = theirs.nodes("/locks")
+        theirs.queued(2, "/leases")
+        theirs.client.delete(f"{mine.path}/locks/{node}")
+        wait_for(lambda: theirs.nodes("/locks") not in ([], [node]), SOON, "it queues again")
+        theirs.queued(2, "/leases")
         assert not pending.done()
         held.release()
         pending.result(SOON).release()
 
-    @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
-    def test_bad_limits(self, z: Any, client: Any, zklock_path: str, limit: Any) -> None:
-        with pytest.raises((TypeError, ValueError), match="limit"):
-            z.Semaphore(client, zklock_path, limit=limit)
-        with pytest.raises((TypeError, ValueError), match="limit"):
-            z.Semaphore(client, zklock_path, limit=1).set_limit(limit)
-        assert client.exists(zklock_path) is None
-
-    @pytest.mark.parametrize("permits", [0, -1, True, 1.5, "2", 3])
-    def test_bad_permits(self, z: Any, client: Any, zklock_path: str, permits: Any) -> None:
-        with pytest.raises((TypeError, ValueError), match="permits"):
-            z.Semaphore(client, zklock_path, limit=2).acquire(permits=permits)
-        assert client.exists(zklock_path) is None
-
-    def test_is_not_tidied(self, z: Any, client: Any, zklock_path: str) -> None:
+    @pytest.mark.parametrize("number", [0, -1, True, 1.5, "2"])
+    def test_bad_limits_and_permits(self, mine: Place, number: Any) -> None:
+        bad: list[Callable[[], Any]] = [
+            lambda: mine.Semaphore(limit=number),
+            lambda: mine.Semaphore(limit=1).set_limit(number),
+            lambda: mine.Semaphore(limit=2).acquire(permits=number),
+        ]
+        for call, what in zip(bad, ("limit", "limit", "permits"), strict=True):
+            with pytest.raises((TypeError, ValueError), match=what):
+                call()
+        with pytest.raises(ValueError, match="permits"):
+            mine.Semaphore(limit=2).acquire(permits=3)
         with pytest.raises(ValueError, match="limit"):
-            z.Semaphore(client, zklock_path, limit=1, tidy=True)
+            mine.Semaphore(limit=1, tidy=True)
+        assert mine.client.exists(mine.path) is None
 
 
-@pytest.fixture
-def paths(zklock_path: str, client: Any) -> Iterator[list[str]]:
-    yield [f"{zklock_path}/{name}" for name in "cab"]
-    if client.exists(zklock_path):
-        client.delete(zklock_path, recursive=True)
+AT = ["/c", "/a", "/b"]
+"""Where the locks of a ``MultiLock`` are, not in their order."""
+
+
+def several(place: Place, at: list[str] = AT, **options: Any) -> Any:
+    """Return a lock of several plain ones."""
+    return place.front.MultiLock([place.Lock(each) for each in at], **options)
+
+
+def all_gone(place: Place, at: list[str] = AT) -> None:
+    for each in at:
+        place.gone(each)
 
 
 class TestMultiLock:
-    def test_all_of_them(self, z: Any, client: Any, other: Any, paths: list[str]) -> None:
-        multi = z.MultiLock([z.Lock(client, path) for path in paths])
-        assert multi.paths == sorted(paths)
+    def test_all_of_them(self, mine: Place, theirs: Place) -> None:
+        multi = several(mine)
+        paths = [mine.path + each for each in sorted(AT)]
+        assert multi.paths == paths
         with multi as grant:
             assert (grant.held, multi.held, multi.grant) == (True, True, grant)
-            assert list(grant.tokens) == sorted(paths)
+            assert list(grant.tokens) == paths
             assert 0 < grant.remaining() <= 10.0
             grant.check()
             grant.verify(SOON)
-            for path in paths:
-                assert z.Lock(other, path).acquire(blocking=False) is None
+            for each in AT:
+                assert theirs.Lock(each).acquire(blocking=False) is None
         assert (grant.held, multi.held, multi.grant) == (False, False, None)
-        for path in paths:
-            granted(z.Lock(other, path)).release()
+        for each in AT:
+            granted(theirs.Lock(each)).release()
         with pytest.raises(zklock.NotHeld):
             multi.release()
 
-    def test_or_none(self, z: Any, client: Any, other: Any, paths: list[str]) -> None:
-        last = granted(z.Lock(other, max(paths)))
-        multi = z.MultiLock([z.Lock(client, path) for path in paths], timeout=0.3)
+    def test_or_none(self, mine: Place, theirs: Place) -> None:
+        last = granted(theirs.Lock("/c"))
+        multi = several(mine, timeout=0.3)
         assert multi.acquire(blocking=False) is None
         started = time.monotonic()
         assert multi.acquire() is None
         assert 0.3 <= time.monotonic() - started < SOON
         with pytest.raises(zklock.AcquireTimeout):
             multi.__enter__()
-        for path in sorted(paths)[:-1]:
-            gone(other, path)
-        queued(other, max(paths), 1)
+        all_gone(theirs, ["/a", "/b"])
+        theirs.queued(1, "/c")
         last.release()
         with multi:
             pass
 
-    def test_in_one_order(self, z: Any, zklock_connect: Connect, paths: list[str]) -> None:
-        def work(client: Any, order: list[str]) -> None:
-            multi = z.MultiLock([z.Lock(client, path) for path in order])
+    def test_in_one_order(self, z: Any, zklock_connect: Connect, zklock_path: str) -> None:
+        def work(client: Any, order: tuple[str, ...]) -> None:
+            multi = several(Place(z, client, zklock_path), [*order])
             for _ in range(20):
-                grant = multi.acquire(timeout=2 * SOON)
-                assert grant is not None
+                granted(multi, timeout=2 * SOON)
                 multi.release()
 
         clients = [zklock_connect() for _ in range(3)]
-        orders = itertools.permutations(paths)
-        running = [run(work, *each) for each in zip(clients * 2, orders, strict=True)]
-        for each in running:
-            each.result(4 * SOON)
+        orders = zip(clients * 2, itertools.permutations(AT), strict=True)
+        results([run(work, *each) for each in orders], 4 * SOON)
 
-    def test_of_any_kinds_and_clients(
-        self, z: Any, client: Any, other: Any, paths: list[str]
-    ) -> None:
-        read, write, permit = paths
-        reader = z.ReadLock(client, read)
-        with (
-            z.ReadLock(other, read),
-            z.MultiLock(
-                [reader, z.WriteLock(other, write), z.Semaphore(client, permit, limit=2)]
-            ) as grant,
-        ):
+    def test_of_any_kinds_and_clients(self, mine: Place, theirs: Place) -> None:
+        kinds = [mine.ReadLock("/a"), theirs.WriteLock("/b"), mine.Semaphore("/c", limit=2)]
+        with theirs.ReadLock("/a"), mine.front.MultiLock(kinds) as grant:
             assert grant.held
-        outer = z.RLock(client, write)
+        outer = mine.RLock("/b")
         with outer as held:
-            with z.MultiLock([outer, z.Lock(client, read)]):
+            with mine.front.MultiLock([outer, mine.Lock("/a")]):
                 pass
             assert held.held
 
-    def test_tells_once_which_was_lost(
-        self, z: Any, client: Any, other: Any, paths: list[str]
-    ) -> None:
+    def test_tells_once_which_was_lost(self, mine: Place, theirs: Place) -> None:
         losses, late = Losses(), Losses()
-        multi = z.MultiLock([z.Lock(client, path) for path in paths], on_lost=losses)
-        grant = multi.acquire()
-        assert grant is not None
-        other.delete(grant.grants[1].path)
+        multi = several(mine, on_lost=losses)
+        grant: Any = granted(multi)
+        theirs.client.delete(grant.grants[1].path)
         assert grant.lost.wait(SOON)
         assert grant.grants[1] == losses.one().grant
         assert not grant.held
@@ -766,55 +627,46 @@ class TestMultiLock:
             grant.check()
         grant.add_lost_callback(late)
         assert late.one() == losses.one()
-        other.delete(grant.grants[0].path)
-        assert grant.grants[0].lost.wait(SOON)
+        theirs.lose(grant.grants[0])
         with pytest.raises(zklock.LockLost):
             multi.release()
-        for path in paths:
-            gone(other, path)
+        all_gone(theirs)
         assert len(losses.losses) == 1
 
-    def test_a_loss_while_waiting_is_made_good(
-        self, z: Any, client: Any, other: Any, paths: list[str]
-    ) -> None:
-        last = granted(z.Lock(other, max(paths)))
-        pending = run(z.MultiLock([z.Lock(client, path) for path in paths]).acquire)
-        waits(pending, other, max(paths), 2)
-        (node,) = wait_for(lambda: children(other, min(paths)), SOON)
-        reaches(client, now_of(client) + 3.0)  # it watches its node by now
-        other.delete(f"{min(paths)}/{node}")
+    def test_a_loss_while_waiting_is_made_good(self, mine: Place, theirs: Place) -> None:
+        last = granted(theirs.Lock("/c"))
+        pending = theirs.waits(several(mine), 2, "/c", timeout=None)
+        (node,) = wait_for(lambda: theirs.nodes("/a"), SOON)
+        reaches(mine.client, now_of(mine.client) + 3.0)  # it watches its node by now
+        theirs.client.delete(f"{mine.path}/a/{node}")
         last.release()
         grant = pending.result(SOON)
-        assert grant is not None
         assert grant.held
-        assert children(other, min(paths)) != [node]
+        assert theirs.nodes("/a") != [node]
         grant.release()
 
     @pytest.mark.hazard("H36")
     def test_a_re_entrant_lock_that_is_lost_while_waiting_is_not_made_good(
-        self, z: Any, client: Any, other: Any, paths: list[str]
+        self, mine: Place, theirs: Place
     ) -> None:
-        last = granted(z.Lock(other, max(paths)))
-        outer = z.RLock(client, min(paths))
-        multi = z.MultiLock([outer, z.Lock(client, max(paths))])
+        last = granted(theirs.Lock("/c"))
+        outer = mine.RLock("/a")
+        multi = mine.front.MultiLock([outer, mine.Lock("/c")])
 
         def work() -> None:
             granted(outer)
             multi.acquire(timeout=SOON)
 
         pending = run(work)
-        waits(pending, other, max(paths), 2)
-        (node,) = children(other, min(paths))
-        other.delete(f"{min(paths)}/{node}")
-        assert outer.grant.lost.wait(SOON)
+        theirs.queued(2, "/c")
+        theirs.lose(outer.grant)
         last.release()
         with pytest.raises(zklock.LockLost):
             pending.result(SOON)
-        for path in paths:
-            gone(other, path)
+        all_gone(theirs)
 
-    def test_within_itself(self, z: Any, client: Any, other: Any, paths: list[str]) -> None:
-        multi = z.MultiLock([z.RLock(client, path) for path in paths])
+    def test_within_itself(self, mine: Place) -> None:
+        multi = mine.front.MultiLock([mine.RLock(each) for each in AT])
         with multi as outer:
             inner = multi.acquire()
             assert multi.grant == inner
@@ -830,11 +682,15 @@ class TestMultiLock:
                 multi.release()
                 assert third.held
             assert outer.held
-        for path in paths:
-            gone(other, path)
+        all_gone(mine)
 
-    def test_keeps_nothing_that_is_over(self, client: Any, paths: list[str]) -> None:
-        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
+    @pytest.mark.parametrize("one_is_held", [False, True])
+    def test_keeps_nothing_that_is_over(
+        self, client: Any, zklock_path: str, one_is_held: bool
+    ) -> None:
+        held = zklock.RLock(client, f"{zklock_path}/a")
+        outer = granted(held) if one_is_held else None
+        multi = zklock.MultiLock([held, zklock.Lock(client, f"{zklock_path}/b")])
 
         def over() -> weakref.ref[zklock.MultiGrant]:
             grant = multi.acquire()
@@ -847,76 +703,38 @@ class TestMultiLock:
         over()
         gc.collect()
         assert [each() for each in known] == [None] * 20
+        if outer is not None:
+            assert outer.held
+            outer.release()
 
-    def test_leaves_nothing_in_what_is_held_on(self, client: Any, paths: list[str]) -> None:
-        held = zklock.RLock(client, paths[0])
-        outer = held.acquire()
-        assert outer is not None
-        multi = zklock.MultiLock([held, zklock.Lock(client, paths[1])])
-
-        def over() -> weakref.ref[zklock.MultiGrant]:
-            grant = multi.acquire()
-            assert grant is not None
-            grant.release()
-            return weakref.ref(grant)
-
-        known = over()
-        assert multi.grant is None
-        over()
-        gc.collect()
-        assert known() is None
-        assert outer.held
-        outer.release()
-
-    def test_of_which_nothing_is_heard_after_the_release(
-        self, z: Any, client: Any, other: Any, paths: list[str]
-    ) -> None:
+    def test_of_which_nothing_is_heard_after_the_release(self, mine: Place, theirs: Place) -> None:
         losses, late = Losses(), Losses()
-        outer = z.RLock(client, paths[0])
+        outer = mine.RLock()
         grant = granted(outer)
-        inner = z.MultiLock([outer], on_lost=losses).acquire()
-        inner.release()
+        mine.front.MultiLock([outer], on_lost=losses).acquire().release()
         grant.add_lost_callback(late)
-        other.delete(grant.path)
+        theirs.client.delete(grant.path)
         late.one()
         assert not losses.losses
 
-    def test_of_one_chroot(
-        self, z: Any, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
-    ) -> None:
-        for name in "12":
-            other.ensure_path(f"{zklock_path}/root/{name}")
-        client = zklock_connect(f"{zklock_hosts}{zklock_path}/root")
-        grant = z.MultiLock([z.Lock(client, "/1"), z.Lock(client, "/2")]).acquire(timeout=SOON)
-        assert [one.path.partition("/_c_")[0] for one in grant.grants] == ["/1", "/2"]
-        grant.verify()
-        grant.release()
-        for name in "12":
-            gone(other, f"{zklock_path}/root/{name}")
-
-    def test_of_two_chroots(
-        self, z: Any, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
-    ) -> None:
+    def test_of_two_chroots(self, z: Any, zklock_connect: Connect, theirs: Place) -> None:
+        hosts = "{}:{}".format(*theirs.client.hosts[0])
         for below in "ab":
-            other.ensure_path(f"{zklock_path}/{below}")
-        first, second = (zklock_connect(f"{zklock_hosts}{zklock_path}/{each}") for each in "ab")
+            theirs.client.ensure_path(f"{theirs.path}/{below}")
+        first, second = (zklock_connect(f"{hosts}{theirs.path}/{each}") for each in "ab")
         inside = z.MultiLock([z.Lock(first, "/2"), z.Lock(second, "/1")])
-        outside = z.MultiLock(
-            [z.Lock(other, f"{zklock_path}/b/1"), z.Lock(other, f"{zklock_path}/a/2")]
-        )
+        outside = several(theirs, ["/b/1", "/a/2"])
         assert inside.paths == ["/2", "/1"]
 
         def work(multi: Any) -> None:
             for _ in range(20):
-                assert multi.acquire(timeout=SOON) is not None
+                granted(multi).verify()
                 multi.release()
 
-        for each in [run(work, multi) for multi in (inside, outside)]:
-            each.result(2 * SOON)
-        for path in ("a/2", "b/1"):
-            gone(other, f"{zklock_path}/{path}")
+        results([run(work, multi) for multi in (inside, outside)], 2 * SOON)
+        all_gone(theirs, ["/a/2", "/b/1"])
         with pytest.raises(ValueError, match="twice"):
-            z.MultiLock([z.Lock(first, "/2"), z.Lock(other, f"{zklock_path}/a/2")])
+            z.MultiLock([z.Lock(first, "/2"), theirs.Lock("/a/2")])
         with z.MultiLock([z.Lock(first, "/1"), z.Lock(second, "/1")]) as grant:
             assert [each.lock_path for each in grant.grants] == ["/1", "/1"]
             with pytest.raises(ValueError, match="grants"):
@@ -932,92 +750,61 @@ class TestMultiLock:
 
             def work(multi: Any) -> None:
                 for _ in range(10):
-                    grant = multi.acquire(timeout=SOON)
-                    assert grant is not None
+                    grant: Any = granted(multi)
                     assert len({each.session_id for each in grant.grants}) == 2
                     multi.release()
 
-            for each in [run(work, multi) for multi in multis]:
-                each.result(2 * SOON)
+            results([run(work, multi) for multi in multis], 2 * SOON)
             for client in (here, there):
                 gone(client, zklock_path)
 
     @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.3}], ids=str)
     def test_of_an_ensemble_that_does_not_answer(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
-        how: dict[str, Any],
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, how: dict[str, Any]
     ) -> None:
-        silent = zklock_connect(zklock_proxy.hosts, timeout=30.0)
-        multi = z.MultiLock([z.Lock(other, zklock_path), z.Lock(silent, zklock_path)])
+        multi = theirs.front.MultiLock([theirs.Lock(), behind(timeout=30.0).Lock()])
         zklock_proxy.hold(to_server=False)
         with Stopwatch() as watch:
             assert multi.acquire(**how) is None
         assert watch.awake < bounded(2.0)
 
-    def test_is_cancelled(self, z: Any, client: Any, other: Any, paths: list[str]) -> None:
-        last = granted(z.Lock(other, max(paths)))
-        multi = z.MultiLock([z.Lock(client, path) for path in paths])
-        pending = run(multi.acquire)
-        waits(pending, other, max(paths), 2)
-        multi.cancel()
-        with pytest.raises(zklock.AcquireCancelled):
-            pending.result(SOON)
-        gone(other, min(paths))
-        last.release()
-
     @pytest.mark.parametrize("clients", ["one", "two"])
     def test_is_cancelled_just_before_it_waits(
         self,
-        z: Any,
-        client: Any,
-        other: Any,
+        mine: Place,
+        theirs: Place,
         zklock_connect: Connect,
-        paths: list[str],
         monkeypatch: pytest.MonkeyPatch,
         clients: str,
     ) -> None:
-        first, last = sorted(paths)[0], max(paths)
-        held = granted(z.Lock(other, last))
-        locks = [z.Lock(client, path) for path in paths if path != last]
-        locks.append(z.Lock(client if clients == "one" else zklock_connect(), last))
-        multi = z.MultiLock(locks)
+        held = granted(theirs.Lock("/c"))
+        last = mine if clients == "one" else Place(mine.front, zklock_connect(), mine.path)
+        multi = mine.front.MultiLock([mine.Lock("/a"), mine.Lock("/b"), last.Lock("/c")])
         inner = vars(multi).get("_lock", multi)
         check = LockBase._check_own
 
         def cancelling(lock: LockBase[Any], *, waits: bool) -> None:
             check(lock, waits=waits)
-            if lock.path == last:
+            if lock.path == held.lock_path:
                 inner.cancel()
 
         monkeypatch.setattr(LockBase, "_check_own", cancelling)
-        pending = run(multi.acquire)
         with pytest.raises(zklock.AcquireCancelled):
-            pending.result(SOON)
+            in_thread(multi.acquire)
         monkeypatch.undo()
-        gone(other, first)
-        queued(other, last, 1)
+        theirs.gone("/a")
+        theirs.queued(1, "/c")
         held.release()
 
     def test_is_given_back_without_waiting_in_between(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        paths = [f"{zklock_path}/{number}" for number in range(5)]
-        kinds = [z.Lock, z.ReadLock, z.WriteLock, z.RLock, z.Lock]
-        client = zklock_connect(zklock_proxy.hosts, timeout=60.0)
-        multi = z.MultiLock([kind(client, each) for kind, each in zip(kinds, paths, strict=True)])
+        kinds = {"/0": "Lock", "/1": "ReadLock", "/2": "WriteLock", "/3": "RLock", "/4": "Lock"}
+        far = behind(timeout=60.0)
+        multi = far.front.MultiLock([getattr(far, kind)(at) for at, kind in kinds.items()])
         grant = multi.acquire()
-        for path, each in zip(paths, grant.grants, strict=True):
-            (contender,) = z.Lock(other, path).contenders()
+        for at, each in zip(kinds, grant.grants, strict=True):
+            (contender,) = theirs.Lock(at).contenders()
             assert (contender.path, contender.token) == (each.path, each.token)
             assert contender.session_id == each.session_id
         mark = zklock_proxy.mark()
@@ -1031,22 +818,14 @@ class TestMultiLock:
         wait_for(lambda: asked() == 5, SOON)
         zklock_proxy.release()
         releasing.result(SOON)
-        for path in paths:
-            gone(other, path)
+        all_gone(theirs, [*kinds])
 
     @pytest.mark.parametrize("how", [{"blocking": False}, {}], ids=str)
     def test_asks_for_one_after_the_other(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        zklock_path: str,
-        how: dict[str, Any],
+        self, behind: Behind, zklock_proxy: FaultProxy, how: dict[str, Any]
     ) -> None:
         """It asks for the next one when it has got one: of those that do not wait, one gets all."""
-        paths = [f"{zklock_path}/{number}" for number in range(3)]
-        client = zklock_connect(zklock_proxy.hosts, timeout=60.0)
-        multi = z.MultiLock([z.Lock(client, each) for each in paths])
+        multi = several(behind(timeout=60.0))
         multi.acquire().release()
         mark = zklock_proxy.mark()
         multi.acquire(**how).release()
@@ -1054,50 +833,36 @@ class TestMultiLock:
         assert [it.kind for it in frames] == [FrameKind.REQUEST, FrameKind.REPLY] * 3
 
     def test_waits_with_nothing_behind_the_one_that_it_waits_for(
-        self, z: Any, client: Any, other: Any, paths: list[str]
+        self, mine: Place, theirs: Place
     ) -> None:
-        first, second, third = sorted(paths)
-        middle = granted(z.Lock(other, second))
-        pending = run(z.MultiLock([z.Lock(client, path) for path in paths]).acquire)
-        waits(pending, other, second, 2)
-        queued(other, first, 1)
-        gone(other, third)
-        queued(other, second, 2)
-        mine = children(other, second)[1]
-        granted(z.Lock(other, third)).release()
+        middle = granted(theirs.Lock("/b"))
+        pending = theirs.waits(several(mine), 2, "/b")
+        theirs.queued(1, "/a")
+        theirs.gone("/c")
+        own = theirs.queued(2, "/b")[1]
+        granted(theirs.Lock("/c")).release()
         middle.release()
         grant = pending.result(SOON)
-        assert grant.grants[1].path == f"{second}/{mine}"
+        assert grant.grants[1].path == f"{mine.path}/b/{own}"
         grant.release()
 
-    def test_of_many(self, client: Any, other: Any, zklock_path: str) -> None:
+    def test_of_many_tidies_their_paths_up(self, client: Any, other: Any, zklock_path: str) -> None:
         paths = [f"{zklock_path}/{number:03}" for number in range(150)]
         held = granted(zklock.Lock(other, paths[140]))
-        multi = zklock.MultiLock([zklock.Lock(client, path) for path in paths])
+        multi = zklock.MultiLock([zklock.Lock(client, path, tidy=True) for path in paths])
         assert multi.acquire(blocking=False) is None
         held.release()
-        grant = multi.acquire(timeout=2 * SOON)
-        assert grant is not None
-        assert len(grant.tokens) == 150
+        assert len(granted(multi, timeout=2 * SOON).tokens) == 150
         multi.release()
-        for path in paths:
-            gone(other, path)
+        gone(other, zklock_path)
 
     @pytest.mark.parametrize("of", ["all", "one"])
     def test_is_cancelled_before_there_is_an_answer(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        paths: list[str],
-        of: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, of: str
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts, timeout=60.0)
-        for path in paths:
-            other.ensure_path(path)
-        locks = [z.Lock(client, path) for path in paths]
-        multi = z.MultiLock(locks)
+        far = behind(timeout=60.0)
+        locks = [far.Lock(each) for each in AT]
+        multi = far.front.MultiLock(locks)
         with multi:
             pass
         zklock_proxy.hold(to_server=False)
@@ -1108,94 +873,45 @@ class TestMultiLock:
         with pytest.raises(zklock.AcquireCancelled):
             pending.result(SOON)
         zklock_proxy.release()
-        for path in paths:
-            gone(other, path)
+        all_gone(theirs)
         with multi:
             pass
 
-    def test_keeps_to_the_acls_of_its_client(
-        self, z: Any, zklock_connect: Connect, other: Any, paths: list[str]
-    ) -> None:
-        acl = [make_digest_acl("owner", "secret", all=True)]
-        client = zklock_connect(default_acl=acl, auth_data=[("digest", "owner:secret")])
-        for path in paths:
-            other.ensure_path(path)
-        multi = z.MultiLock([z.Lock(client, path) for path in paths])
-        for _ in range(2):  # the first heartbeat must have been answered
-            with multi as grant:
-                for each in grant.grants:
-                    assert client.get_acls(each.path)[0] == acl
-                grant.verify(SOON)
-        for path in paths:
-            gone(other, path)
-
-    def test_that_may_not_create_at_one_of_them_holds_none(
-        self, z: Any, client: Any, other: Any, paths: list[str]
-    ) -> None:
-        other.ensure_path(min(paths))
-        other.create(max(paths), acl=[make_acl("world", "anyone", read=True)], makepath=True)
-        multi = z.MultiLock([z.Lock(client, path) for path in paths])
-        with pytest.raises(zklock.AccessDenied, match=max(paths)):
-            multi.acquire(timeout=SOON)
-        gone(other, min(paths))
-        assert not multi.held
-
-    def test_tidies_its_paths_up(
-        self, z: Any, client: Any, other: Any, zklock_path: str, paths: list[str]
-    ) -> None:
-        with z.MultiLock([z.Lock(client, path, tidy=True) for path in paths]) as grant:
-            assert grant.held
-        wait_for(lambda: not children(other, zklock_path), SOON)
-
-    def test_bad_input(self, z: Any, client: Any, paths: list[str]) -> None:
-        lock = z.Lock(client, paths[0])
-        with pytest.raises(ValueError, match="at least one"):
-            z.MultiLock([])
-        with pytest.raises(ValueError, match="twice"):
-            z.MultiLock([lock, z.ReadLock(client, paths[0])])
-        with pytest.raises(TypeError, match="not one of"):
-            z.MultiLock([lock, paths[1]])
-        with pytest.raises(TypeError, match="callable"):
-            z.MultiLock([lock], on_lost=1)
-        with pytest.raises(ValueError, match="a timeout must be 0 seconds or more, not -1"):
-            z.MultiLock([lock], timeout=-1)
-        with pytest.raises(ValueError, match="timeout"):
-            z.MultiLock([lock]).acquire(blocking=False, timeout=1)
-        with pytest.raises(TypeError, match="not 5: pass seconds as timeout="):
-            z.MultiLock([lock]).acquire(5)
-        assert client.exists(paths[0]) is None
+    def test_bad_input(self, mine: Place) -> None:
+        make, lock = mine.front.MultiLock, mine.Lock()
+        bad: list[tuple[Callable[[], Any], type[Exception], str]] = [
+            (lambda: make([]), ValueError, "at least one"),
+            (lambda: make([lock, mine.ReadLock()]), ValueError, "twice"),
+            (lambda: make([lock, mine.path]), TypeError, "not one of"),
+            (lambda: make([lock], on_lost=1), TypeError, "callable"),
+            (lambda: make([lock], timeout=-1), ValueError, "must be 0 seconds or more, not -1"),
+            (lambda: make([lock]).acquire(blocking=False, timeout=1), ValueError, "timeout"),
+            (lambda: make([lock]).acquire(5), TypeError, "not 5: pass seconds as timeout="),
+        ]
+        for call, error, said in bad:
+            with pytest.raises(error, match=said):
+                call()
+        assert mine.client.exists(mine.path) is None
 
 
 class TestReleaseRequests:
-    def test_nothing_is_taken_by_force(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_nothing_is_taken_by_force(self, mine: Place, theirs: Place) -> None:
         asked: list[zklock.Grant] = []
-        lock = z.Lock(client, zklock_path, identity="me", on_release_requested=asked.append)
+        lock = mine.Lock(identity="me", on_release_requested=asked.append)
         grant = granted(lock)
         for count in (1, 2):
-            z.Lock(other, zklock_path).request_release()
+            theirs.Lock().request_release()
             wait_for(lambda: len(asked) == count, SOON, lambda: f"{count} requests")  # noqa: B023
+        theirs.client.set(grant.path, b"__REVOKE__")  # in Curator's words
+        wait_for(lambda: len(asked) == 3, SOON, "Curator's request")
         assert grant.held
         grant.verify(SOON)
-        assert lock.holder().identity == "me"
         grant.release()
 
-    def test_in_curators_words(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        asked = threading.Event()
-        lock = z.Lock(client, zklock_path, on_release_requested=lambda grant: asked.set())
-        with lock as grant:
-            other.set(grant.path, b"__REVOKE__")
-            assert asked.wait(SOON)
-
-    def test_all_readers_are_asked_and_who_waits_is_not(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        readers = [z.ReadLock(each, zklock_path) for each in (client, other)]
-        grants = [granted(each) for each in readers]
-        pending = run(granted, z.WriteLock(other, zklock_path))
-        waits(pending, other, zklock_path, 3)
-        asked = readers[0].request_release()
+    def test_all_readers_are_asked_and_who_waits_is_not(self, mine: Place, theirs: Place) -> None:
+        grants = [granted(mine.ReadLock()), granted(theirs.ReadLock())]
+        pending = theirs.waits(theirs.WriteLock(), 3)
+        asked = mine.ReadLock().request_release()
         assert [one.path for one in asked] == [grant.path for grant in grants]
         for grant in grants:
             grant.release()
@@ -1203,192 +919,144 @@ class TestReleaseRequests:
 
 
 class TestBreaking:
-    def test_only_who_was_meant(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        lock = z.Lock(client, zklock_path, identity="me")
+    def test_only_who_was_meant(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock(identity="me")
         old = granted(lock)
         lock.release()
         grant = granted(lock)
-        waiting = run(granted, z.Lock(other, zklock_path))
-        waits(waiting, other, zklock_path, 2)
+        waiting = theirs.waits(theirs.Lock(), 2)
         late = next(one for one in lock.contenders() if not one.holds)
         for token in (old.token, late.token):
             with pytest.raises(zklock.NotOwner) as caught:
-                z.Lock(other, zklock_path).break_lock(token)
+                theirs.Lock().break_lock(token)
             assert caught.value.holder == "me"
-        with pytest.raises(TypeError, match="FencingToken"):
-            lock.break_lock("x")
         grant.verify(SOON)
         grant.release()
         waiting.result(SOON).release()
 
-    def test_the_next_one_is_granted(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        semaphore = z.Semaphore(client, zklock_path, limit=1)
+    def test_the_next_one_is_granted(self, mine: Place, theirs: Place) -> None:
+        semaphore = mine.Semaphore(limit=1)
         grant = granted(semaphore)
-        pending = run(granted, z.Semaphore(other, zklock_path, limit=1))
-        queued(other, f"{zklock_path}/leases", 2)
+        pending = theirs.waits(theirs.Semaphore(limit=1), 2, "/leases")
         assert semaphore.break_lock() is not None
         assert pending.result(SOON).token > grant.token
         assert grant.lost.wait(SOON)
         pending.result().release()
 
 
-def end_without_release(z: Any, client: Any, other: Any, path: str) -> None:
-    grant = granted(z.Lock(client, path, track_abandoned=True))
-    z.Lock(other, path).break_lock()
+def end_without_release(mine: Place, theirs: Place, at: str = "") -> None:
+    grant = granted(mine.Lock(at, track_abandoned=True))
+    theirs.Lock(at).break_lock()
     assert grant.lost.wait(SOON)
 
 
 class TestAbandoned:
-    def test_is_not_known_without_being_asked_for(
-        self, z: Any, client: Any, zklock_path: str
-    ) -> None:
-        with z.Lock(client, zklock_path) as grant:
+    def test_is_not_known_without_being_asked_for(self, mine: Place) -> None:
+        with mine.Lock() as grant:
             assert grant.abandoned is None
-        assert client.get(zklock_path)[0] == b""
+        assert mine.client.get(mine.path)[0] == b""
 
     @pytest.mark.parametrize("end", ["expired", "broken"])
-    def test_after_an_end_without_release(
-        self, z: Any, client: Any, other: Any, zklock_path: str, end: str
-    ) -> None:
-        lock = z.Lock(client, zklock_path, track_abandoned=True)
-        after = z.Lock(other, zklock_path, track_abandoned=True)
-        with lock as first:
-            assert first.abandoned is False
-        with lock as second:
-            assert second.abandoned is False
+    def test_after_an_end_without_release(self, mine: Place, theirs: Place, end: str) -> None:
+        lock, after = mine.Lock(track_abandoned=True), theirs.Lock(track_abandoned=True)
+        for each in (lock, lock):
+            with each as grant:
+                assert grant.abandoned is False
+                # Those who gave up change nothing.
+                assert after.acquire(blocking=False) is None
+                assert after.acquire(timeout=0.2) is None
         lost = granted(lock)
-        if end == "broken":
-            after.break_lock()
-        else:
-            expire_session(client)
+        after.break_lock() if end == "broken" else expire_session(mine.client)
         with after as found:
             assert found.abandoned is True
         with after as clean:
             assert clean.abandoned is False
         assert lost.lost.wait(SOON)
 
-    def test_those_who_gave_up_change_nothing(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        lock = z.Lock(client, zklock_path, track_abandoned=True)
-        rival = z.Lock(other, zklock_path, track_abandoned=True)
-        with lock:
-            assert rival.acquire(blocking=False) is None
-            assert rival.acquire(timeout=0.2) is None
-        with rival as grant:
-            assert grant.abandoned is False
-
     @pytest.mark.parametrize("kind", ["Lock", "RLock"])
-    def test_is_told_to_who_gets_it(
-        self, z: Any, client: Any, other: Any, zklock_path: str, kind: str
-    ) -> None:
+    def test_is_told_to_who_gets_it(self, mine: Place, theirs: Place, kind: str) -> None:
         """A ``MultiLock`` that gets one lock, and not the next, gives back what nobody has seen."""
-        tracked, busy = f"{zklock_path}/a", f"{zklock_path}/b"
-        end_without_release(z, client, other, tracked)
-        lock = getattr(z, kind)(client, tracked, track_abandoned=True)
-        both = z.MultiLock([lock, z.Lock(client, busy)])
-        with z.Lock(other, busy):
+        end_without_release(mine, theirs, "/a")
+        lock = getattr(mine, kind)("/a", track_abandoned=True)
+        both = mine.front.MultiLock([lock, mine.Lock("/b")])
+        with theirs.Lock("/b"):
             assert both.acquire(timeout=0.2) is None
-            gone(other, tracked)
+            theirs.gone("/a")
             with lock as grant:
                 assert grant.abandoned is True
         with both as grants:
             assert grants.grants[0].abandoned is False
 
-    def test_is_not_told_again_after_one_use_of_several(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        tracked, busy = f"{zklock_path}/a", f"{zklock_path}/b"
-        end_without_release(z, client, other, tracked)
-        lock = z.RLock(client, tracked, track_abandoned=True)
-        with z.Lock(other, busy), lock as grant:
+    def test_is_not_told_again_after_one_use_of_several(self, mine: Place, theirs: Place) -> None:
+        end_without_release(mine, theirs, "/a")
+        lock = mine.RLock("/a", track_abandoned=True)
+        with theirs.Lock("/b"), lock as grant:
             assert grant.abandoned is True
-            both = z.MultiLock([lock, z.Lock(client, busy)])
+            both = mine.front.MultiLock([lock, mine.Lock("/b")])
             assert both.acquire(timeout=0.2) is None
             assert grant.held
-        with z.Lock(other, tracked, track_abandoned=True) as grant:
+        with theirs.Lock("/a", track_abandoned=True) as grant:
             assert grant.abandoned is False
 
-    def test_is_not_kept_in_somebody_elses_data(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        other.create(zklock_path, b"precious")
+    def test_is_not_kept_in_somebody_elses_data(self, mine: Place, other: Any) -> None:
+        other.create(mine.path, b"precious")
         with pytest.raises(zklock.ZkLockError, match="data"):
-            z.Lock(client, zklock_path, track_abandoned=True).acquire()
-        gone(other, zklock_path)
-        assert other.get(zklock_path)[0] == b"precious"
-        z.Lock(client, zklock_path).acquire().release()
-        assert other.get(zklock_path)[0] == b"precious"
+            mine.Lock(track_abandoned=True).acquire()
+        mine.gone()
+        mine.Lock().acquire().release()
+        assert other.get(mine.path)[0] == b"precious"
 
-    def test_the_next_grant_is_delayed(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        lock = z.Lock(client, zklock_path, lock_delay=0.5)
-        rival = z.Lock(other, zklock_path, lock_delay=0.5)
+    def test_the_next_grant_is_delayed(self, mine: Place, theirs: Place) -> None:
+        lock, rival = mine.Lock(lock_delay=0.5), theirs.Lock(lock_delay=0.5)
         granted(lock)
-        pending = run(granted, rival)
-        waits(pending, other, zklock_path, 2)
+        pending = theirs.waits(rival, 2)
         started = time.monotonic()
         rival.break_lock()
         assert rival.acquire(blocking=False) is None
         grant = pending.result(SOON)
         assert time.monotonic() - started >= 0.5
-        assert grant.abandoned is True
-        assert grant.held
-        started = time.monotonic()
+        assert (grant.abandoned, grant.held) == (True, True)
         grant.release()
-        with rival as clean:
-            assert clean.abandoned is False
         wait_for(lambda: not lock.held, SOON, "the broken holder is told")
-        with lock as clean:
-            assert clean.abandoned is False
+        for each in (rival, lock):
+            with each as clean:
+                assert clean.abandoned is False
 
-    def test_the_delay_ends_with_the_deadline(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        lock = z.Lock(client, zklock_path, lock_delay=60.0)
-        granted(lock)
-        rival = z.Lock(other, zklock_path, lock_delay=60.0)
-        rival.break_lock()
+    def test_the_delay_ends_with_the_deadline(self, mine: Place, theirs: Place) -> None:
+        end_without_release(mine, theirs)
+        rival = theirs.Lock(lock_delay=60.0)
         assert rival.acquire(timeout=0.2) is None
         assert rival.acquire(blocking=False) is None
-        gone(other, zklock_path)
-        with z.Lock(other, zklock_path, track_abandoned=True) as grant:
+        theirs.gone()
+        with theirs.Lock(track_abandoned=True) as grant:
             assert grant.abandoned is True  # as before
 
     @pytest.mark.parametrize("patience", [0, 0.2])
     def test_the_delay_ends_for_those_who_do_not_wait_so_long(
-        self, z: Any, client: Any, other: Any, zklock_path: str, patience: float
+        self, mine: Place, theirs: Place, patience: float
     ) -> None:
-        end_without_release(z, client, other, zklock_path)
-        began = now_of(other)
-        grant = wait_for(
-            lambda: z.Lock(other, zklock_path, lock_delay=0.7).acquire(timeout=patience), SOON
-        )
-        assert now_of(other) - began >= 0.699  # the server counts milliseconds
+        end_without_release(mine, theirs)
+        began = now_of(theirs.client)
+        grant = wait_for(lambda: theirs.Lock(lock_delay=0.7).acquire(timeout=patience), SOON)
+        assert now_of(theirs.client) - began >= 0.699  # the server counts milliseconds
         assert grant.abandoned is True
         grant.release()
-        with z.Lock(other, zklock_path, lock_delay=0.7) as clean:
+        with theirs.Lock(lock_delay=0.7) as clean:
             assert clean.abandoned is False
 
     @pytest.mark.parametrize("delay", [-1, float("inf"), float("nan"), True, "1"])
-    def test_bad_delays(self, z: Any, client: Any, zklock_path: str, delay: Any) -> None:
+    def test_bad_delays(self, mine: Place, delay: Any) -> None:
         with pytest.raises((TypeError, ValueError), match="lock_delay"):
-            z.Lock(client, zklock_path, lock_delay=delay)
+            mine.Lock(lock_delay=delay)
 
-    def test_costs_plain_locks_nothing(
-        self, z: Any, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        proxy = zklock_proxy
-        client = zklock_connect(proxy.hosts, timeout=60.0)
-        with z.Lock(client, zklock_path):
+    def test_costs_plain_locks_nothing(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
+        proxy, far = zklock_proxy, behind(timeout=60.0)
+        with far.Lock():
             proxy.wait_for_frame(lambda f: f.kind is FrameKind.REPLY and f.op == "multi", SOON)
         costs = []
         for track in (False, True):
             before = proxy.counts.requests
-            with z.Lock(client, zklock_path, track_abandoned=track):
+            with far.Lock(track_abandoned=track):
                 pass
             proxy.wait_until(lambda: proxy.counts.requests == proxy.counts.replies, SOON)
             costs.append(proxy.counts.requests - before)
@@ -1396,31 +1064,19 @@ class TestAbandoned:
 
 
 class TestTidy:
-    def test_leaves_nothing(self, z: Any, client: Any, zklock_path: str) -> None:
-        lock = z.Lock(client, zklock_path, tidy=True)
+    def test_leaves_nothing_but_what_others_need(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock(tidy=True)
         tokens = []
         for _ in range(3):
             with lock as grant:
                 tokens.append(grant.token)
-            assert client.exists(zklock_path) is None
+            assert mine.client.exists(mine.path) is None
         assert tokens == sorted(set(tokens))
-
-    def test_leaves_what_others_need(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        lock = z.Lock(client, zklock_path, tidy=True)
         with lock:
-            pending = run(granted, z.Lock(other, zklock_path))
-            waits(pending, other, zklock_path, 2)
-        pending.result(SOON).release()
-        assert other.exists(zklock_path) is not None
-
-    def test_who_gives_up_tidies_nothing(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        with z.Lock(other, zklock_path):
-            assert z.Lock(client, zklock_path, tidy=True).acquire(blocking=False) is None
-        assert other.exists(zklock_path) is not None
+            pending = theirs.waits(theirs.Lock(), 2)
+        with pending.result(SOON):
+            assert mine.Lock(tidy=True).acquire(blocking=False) is None
+        assert theirs.client.exists(mine.path) is not None  # who gives up tidies nothing
 
     @pytest.mark.parametrize("track", [False, True])
     def test_no_error_reaches_anybody(
@@ -1435,106 +1091,102 @@ class TestTidy:
                     assert not grant.abandoned
                     tokens.append(grant.token)
 
-        clients = [zklock_connect() for _ in range(4)]
-        running = [run(work, each, number != 3) for number, each in enumerate(clients)]
-        for each in running:
-            each.result(4 * SOON)
+        results([run(work, zklock_connect(), number != 3) for number in range(4)], 4 * SOON)
         assert len(tokens) == 100
         assert tokens == sorted(set(tokens))
+
+
+BAD_OPTIONS: list[dict[str, Any]] = [
+    {"identity": "a\0b"},
+    {"identity": ""},
+    {"identity": "x" * 5000},
+    {"timeout": -1},
+    {"naming": "java"},
+    {"naming": "kazoo", "tidy": True},
+]
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "ReadLock", "WriteLock", "Semaphore"])
 class TestEveryKind:
     def test_bad_input_is_refused_at_once(
-        self, z: Any, client: Any, zklock_path: str, kind: Any
+        self, z: Any, client: Any, zklock_path: str, kind: str
     ) -> None:
-        make = getattr(z, kind)
-        more = {"limit": 1} if kind == "Semaphore" else {}
+        make = partial(getattr(z, kind), client, **limited(kind))
         for path in ("", "relative", "/", f"{zklock_path}/", f"{zklock_path}/../x"):
             with pytest.raises(ValueError, match="path"):
-                make(client, path, **more)
-        for options in (
-            {"identity": "a\0b"},
-            {"identity": ""},
-            {"identity": "x" * 5000},
-            {"timeout": -1},
-            {"naming": "java"},
-            {"naming": "kazoo", "tidy": True},
-        ):
+                make(path)
+        for options in BAD_OPTIONS:
             with pytest.raises(ValueError):  # noqa: PT011
-                make(client, zklock_path, **more, **options)
+                make(zklock_path, **options)
         with pytest.raises(TypeError, match="path"):
-            make(client, None, **more)
+            make(None)
         for name in ("on_lost", "on_suspended", "on_release_requested"):
             with pytest.raises(TypeError, match=name):
-                make(client, zklock_path, **more, **{name: 1})
+                make(zklock_path, **{name: 1})
         with pytest.raises(TypeError):
-            make(client, zklock_path, **more, nonsense=1)
+            make(zklock_path, nonsense=1)
         assert client.exists(zklock_path) is None
 
-    def test_names_for_kazoo(
-        self, z: Any, client: Any, other: Any, zklock_path: str, kind: Any
-    ) -> None:
-        make = getattr(z, kind)
+    def test_names_for_kazoo(self, mine: Place, theirs: Place, kind: str) -> None:
+        make = getattr(mine, kind)
         if kind == "Semaphore":
             with pytest.raises(ValueError, match="does not work with this one"):
-                make(client, zklock_path, limit=1, naming="kazoo")
+                make(limit=1, naming="kazoo")
             return
-        lock = make(client, zklock_path, naming="kazoo")
+        lock = make(naming="kazoo")
         with lock as grant:
-            (name,) = children(other, zklock_path)
+            (name,) = theirs.nodes()
             assert re.search("__r?lock__[0-9]{10}$", name)
-            assert grant.path == f"{zklock_path}/{name}"
-            waiting = z.WriteLock(other, zklock_path, naming="kazoo")
-            pending = run(granted, waiting)
-            waits(pending, client, zklock_path, 2)
+            assert grant.path == f"{mine.path}/{name}"
+            pending = mine.waits(theirs.WriteLock(naming="kazoo"), 2)
             assert [each.holds for each in lock.contenders()] == [True, False]
         pending.result(SOON).release()
-        gone(other, zklock_path)
+        theirs.gone()
 
-    def test_a_session_that_ends_is_told_of(
-        self, z: Any, client: Any, other: Any, zklock_path: str, kind: Any
-    ) -> None:
-        make = getattr(z, kind)
-        more = {"limit": 1} if kind == "Semaphore" else {}
+    def test_a_session_that_ends_is_told_of(self, mine: Place, theirs: Place, kind: str) -> None:
         losses = Losses()
-        lock = make(client, zklock_path, on_lost=losses, **more)
+        lock = getattr(mine, kind)(on_lost=losses, **limited(kind))
         with pytest.raises(zklock.LockLost), lock as grant:
-            expire_session(client)
+            expire_session(mine.client)
             assert grant.lost.wait(SOON)
         assert grant == losses.one().grant
-        with make(other, zklock_path, **more) as after:
+        with getattr(theirs, kind)(**limited(kind)) as after:
             assert after.token > grant.token
 
 
+def limited(kind: str) -> dict[str, Any]:
+    return {"limit": 1} if kind == "Semaphore" else {}
+
+
 class TestVerifyOwner:
-    def test_knows_every_kind(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        writer = z.WriteLock(client, zklock_path)
+    def test_knows_every_kind(self, mine: Place, theirs: Place) -> None:
+        verify = partial(verify_owner, theirs.client, mine.path)
+        writer = mine.WriteLock()
         grant = granted(writer)
-        pending = run(granted, z.ReadLock(other, zklock_path))
-        waits(pending, client, zklock_path, 2)
+        pending = mine.waits(theirs.ReadLock(), 2)
         later = writer.contenders()[1].token
         assert later is not None
-        assert verify_owner(other, zklock_path, grant).path == grant.path
+        assert verify(grant).path == grant.path
         with pytest.raises(zklock.NotOwner):
-            verify_owner(other, zklock_path, later)
+            verify(later)
         writer.downgrade()
         reading = pending.result(SOON)
         for each in (grant, reading):
-            assert verify_owner(client, zklock_path, each).path == each.path
+            assert verify(each).path == each.path
         grant.release()
-        assert verify_owner(client, zklock_path, reading).path == reading.path
+        assert verify(reading).path == reading.path
         reading.release()
         with pytest.raises(zklock.NotOwner):
-            verify_owner(client, zklock_path, reading)
+            verify(reading)
 
-    def test_knows_permits(self, z: Any, client: Any, other: Any, zklock_path: str) -> None:
-        semaphore = z.Semaphore(client, zklock_path, limit=2)
-        grants = [granted(semaphore), granted(semaphore)]
-        for each in grants:
-            assert verify_owner(other, zklock_path, each, limit=2).path == each.path
-        grants[0].release()
+    def test_knows_permits(self, mine: Place, theirs: Place) -> None:
+        verify = partial(verify_owner, theirs.client, mine.path, limit=2)
+        semaphore = mine.Semaphore(limit=2)
+        first, second = granted(semaphore), granted(semaphore)
+        for each in (first, second):
+            assert verify(each).path == each.path
+        first.release()
         with pytest.raises(zklock.NotOwner):
-            verify_owner(other, zklock_path, grants[0], limit=2)
-        assert verify_owner(other, zklock_path, grants[1], limit=2).path == grants[1].path
-        grants[1].release()
+            verify(first)
+        assert verify(second).path == second.path
+        second.release()
