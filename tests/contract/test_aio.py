@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.contract.fronts import Place
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Child, children, gone, granted, passes_on, queued, run
+from tests.contract.support import SOON, Child, granted, passes_on, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
@@ -29,8 +30,7 @@ from zklock.testing import FaultProxy, wait_for
 
 VARIABLE = ContextVar("VARIABLE", default="of nobody")
 
-Make = Callable[..., aio.Lock]
-Connect = Callable[..., Any]
+Behind = Callable[..., Place]
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -48,15 +48,9 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 @pytest.fixture
-def make(client: Any, zklock_path: str, session_seconds: float) -> Make:
-    """Return ``make(client=None, path=…, **options)``: a lock on the path of the test."""
-
-    def make_lock(on: Any = client, path: str = zklock_path, **options: Any) -> aio.Lock:
-        if not isinstance(on.handler, zklock.Handler):
-            options.setdefault("session_timeout", session_seconds)
-        return aio.Lock(on, path, **options)
-
-    return make_lock
+def front() -> Any:
+    """The front for asyncio, as it is."""
+    return aio
 
 
 async def aside(call: Callable[..., Any], *args: Any) -> Any:
@@ -64,8 +58,8 @@ async def aside(call: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.to_thread(call, *args)
 
 
-async def acquired(lock: aio.Lock) -> aio.Grant:
-    grant = await lock.acquire(timeout=SOON)
+async def acquired(lock: Any) -> aio.Grant:
+    grant: aio.Grant | None = await lock.acquire(timeout=SOON)
     assert grant is not None
     return grant
 
@@ -74,24 +68,40 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
+async def gone(theirs: Place, grant: aio.Grant) -> None:
+    """Delete the node of a grant, and wait until that is noticed."""
+    await aside(theirs.client.delete, grant.path)
+    await grant.lost.wait()
+
+
+async def lost(theirs: Place, grant: aio.Grant) -> None:
+    """Delete the node of a grant, and wait for nothing else than to be cancelled."""
+    await aside(theirs.client.delete, grant.path)
+    await forever()
+
+
+async def passed_on(theirs: Place) -> None:
+    await aside(passes_on, theirs.client, theirs.path)
+
+
 def uncancelled() -> bool:
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling() == 0
 
 
-class TestConnect:
-    @on_loop
-    async def test_awaited(self, zklock_hosts: str, zklock_path: str) -> None:
-        connecting = aio.connect(zklock_hosts, timeout=20.0)
-        client = await connecting
-        with pytest.raises(RuntimeError, match="makes one client"):
-            await connecting
-        async with aio.Lock(client, zklock_path) as grant:
-            assert grant.held
-        await aside(client.stop)
-        client.close()
+def threads_of_kazoo() -> int:
+    return sum(each.name.startswith("kazoo-") for each in threading.enumerate())
 
+
+@pytest.fixture
+def no_client_is_left() -> Callable[[], bool]:
+    """Return what waits until no more clients run than before."""
+    before = threads_of_kazoo()
+    return lambda: wait_for(lambda: threads_of_kazoo() == before, SOON, "no client is left")
+
+
+class TestConnect:
     @on_loop
     async def test_as_tasks(self, zklock_hosts: str, zklock_path: str) -> None:
         connecting = aio.connect(zklock_hosts, timeout=20.0)
@@ -110,13 +120,13 @@ class TestConnect:
         unused.close()
 
     @on_loop
-    async def test_entered(self, zklock_hosts: str, other: Any, zklock_path: str) -> None:
+    async def test_entered(self, zklock_hosts: str, theirs: Place) -> None:
         async with aio.connect(zklock_hosts, timeout=20.0) as client:
-            grant = await acquired(aio.Lock(client, zklock_path))
+            grant = await acquired(aio.Lock(client, theirs.path))
         assert not grant.held
         with pytest.raises(zklock.ClientClosed):
-            aio.Lock(client, zklock_path)
-        await aside(passes_on, other, zklock_path)
+            aio.Lock(client, theirs.path)
+        await passed_on(theirs)
 
     @on_loop
     async def test_without_a_server_leaves_the_loop_alone(self, zklock_proxy: FaultProxy) -> None:
@@ -133,9 +143,8 @@ class TestConnect:
             with pytest.raises(zklock.NoAnswer, match=r"answered within 1\.5 s"):
                 await aio.connect(zklock_proxy.hosts, start_timeout=1.5)
             ticking.cancel()
-        assert max(after - before for before, after in pairwise([*ticks, watch.awake])) < bounded(
-            0.5
-        )
+        steps = [after - before for before, after in pairwise([*ticks, watch.awake])]
+        assert max(steps) < bounded(0.5)
         zklock_proxy.restore()
 
     def test_bad_input_at_the_call(self) -> None:
@@ -147,9 +156,10 @@ class TestConnect:
             aio.connect("localhost:2181", handler=object())
 
     @on_loop
-    async def test_cancelled_at_any_moment_leaves_no_client(self, zklock_hosts: str) -> None:
+    async def test_cancelled_at_any_moment_leaves_no_client(
+        self, zklock_hosts: str, no_client_is_left: Any
+    ) -> None:
         outcomes: Counter[str] = Counter()
-        before = len(threads_of_kazoo())
         for number in range(25):
             connecting = asyncio.create_task(aio.connect(zklock_hosts, timeout=20.0))
             for _ in range(number):
@@ -160,31 +170,27 @@ class TestConnect:
             except asyncio.CancelledError:
                 outcomes["cancelled"] += 1
             else:
-                outcomes["connected"] += 1
                 await aside(client.stop)
                 client.close()
         assert outcomes["cancelled"] > 1
-        await aside(
-            wait_for, lambda: len(threads_of_kazoo()) == before, SOON, "no client is left running"
-        )
+        await aside(no_client_is_left)
 
     @on_loop
-    async def test_cancelled_without_a_server(self, zklock_proxy: FaultProxy) -> None:
-        before = len(threads_of_kazoo())
+    async def test_cancelled_without_a_server(
+        self, zklock_proxy: FaultProxy, no_client_is_left: Any
+    ) -> None:
         zklock_proxy.cut()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await aio.connect(zklock_proxy.hosts)
-        await aside(
-            wait_for, lambda: len(threads_of_kazoo()) == before, SOON, "no client is left running"
-        )
+        await aside(no_client_is_left)
         zklock_proxy.restore()
 
     @pytest.mark.parametrize("when", ["connecting", "connected", "without a server"])
     def test_on_a_loop_that_is_closed_leaves_no_client(
-        self, zklock_proxy: FaultProxy, when: str
+        self, zklock_proxy: FaultProxy, no_client_is_left: Any, when: str
     ) -> None:
-        before = len(threads_of_kazoo())
+        before = threads_of_kazoo()
         loop, connected = asyncio.new_event_loop(), asyncio.Event()
 
         async def work() -> None:
@@ -202,34 +208,24 @@ class TestConnect:
         elif when == "without a server":
             zklock_proxy.cut()
         task = loop.run_until_complete(main())
-        assert len(threads_of_kazoo()) > before
+        assert threads_of_kazoo() > before
         loop.close()
         zklock_proxy.release()
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         del task
         gc.collect()
-        wait_for(lambda: len(threads_of_kazoo()) == before, SOON, "no client is left running")
+        no_client_is_left()
         zklock_proxy.restore()
-
-
-def threads_of_kazoo() -> list[str]:
-    names = [each.name for each in threading.enumerate()]
-    return [name for name in names if name.startswith("kazoo-")]
 
 
 class TestFronts:
     @on_loop
-    async def test_share_a_client_and_a_queue(
-        self, make: Make, client: Any, zklock_path: str, other: Any, session_seconds: float
-    ) -> None:
-        ours = isinstance(client.handler, zklock.Handler)
-        options: dict[str, Any] = {} if ours else {"session_timeout": session_seconds}
-        threaded = zklock.Lock(client, zklock_path, **options)
-        grant = await acquired(make())
-        waiting_thread = run(granted, threaded)
-        await aside(queued, other, zklock_path, 2)
-        waiting_task = asyncio.create_task(acquired(make()))
-        await aside(queued, other, zklock_path, 3)
+    async def test_share_a_client_and_a_queue(self, mine: Place, theirs: Place) -> None:
+        grant = await acquired(mine.Lock())
+        waiting_thread = run(granted, zklock.Lock(mine.client, mine.path))
+        await aside(theirs.queued, 2)
+        waiting_task = asyncio.create_task(acquired(mine.Lock()))
+        await aside(theirs.queued, 3)
         await grant.release()
         second = await asyncio.wrap_future(waiting_thread)
         assert not waiting_task.done()
@@ -238,30 +234,13 @@ class TestFronts:
         assert grant.token < second.token < third.token
         await third.release()
 
-    @LASTING
-    @on_loop
-    async def test_no_thread_is_spent_on_a_waiter(
-        self, make: Make, other: Any, zklock_path: str
-    ) -> None:
-        lock = make()
-        grant = await acquired(lock)
-        before = threading.active_count()
-        waiters = [asyncio.create_task(lock.acquire()) for _ in range(200)]
-        await aside(queued, other, zklock_path, 201)
-        assert threading.active_count() <= before + 2  # of to_thread()
-        lock.cancel()
-        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} == {zklock.AcquireCancelled}
-        await grant.release()
-        await aside(passes_on, other, zklock_path)
-
     @pytest.mark.parametrize("several", [False, True])
     @on_loop
     async def test_a_body_that_is_left_in_another_task_is_told_of(
-        self, make: Make, caplog: pytest.LogCaptureFixture, several: bool
+        self, mine: Place, caplog: pytest.LogCaptureFixture, several: bool
     ) -> None:
         """The loop finishes a generator that was abandoned in a task of its own."""
-        lock = aio.MultiLock([make()]) if several else make()
+        lock = aio.MultiLock([mine.Lock()]) if several else mine.Lock()
         grants = []
 
         async def holding() -> AsyncIterator[None]:
@@ -271,8 +250,7 @@ class TestFronts:
 
         async for _ in holding():
             break
-        said = "ended without a release"
-        while said not in caplog.text:
+        while "ended without a release" not in caplog.text:
             gc.collect()
             await asyncio.sleep(0.01)
         assert grants[0].held, "it belongs to this task"
@@ -280,44 +258,35 @@ class TestFronts:
 
     @LASTING
     @on_loop
-    async def test_tasks_that_are_over_are_forgotten(self, make: Make) -> None:
-        lock = make()
-        grants = []
-
-        async def hold() -> None:
-            grants.append(await acquired(lock))  # and is never heard of again
-
-        task = asyncio.create_task(hold())
-        await task
+    async def test_tasks_that_are_over_are_forgotten(self, mine: Place) -> None:
+        lock = mine.Lock()
+        task = asyncio.create_task(acquired(lock))  # and is never heard of again
+        grant = await task
         ended = weakref.ref(task)
         del task
         # The loop itself holds it for this step, a collection on another thread for a while.
         while ended() is not None:
             await asyncio.sleep(0.01)
             gc.collect()
-        assert grants[0].held
-        await grants[0].release()
+        assert grant.held
+        await grant.release()
 
     @pytest.mark.parametrize("name", ["a\0b", "\ud800", "é" * 1_000_000])
     @on_loop
-    async def test_a_task_may_have_any_name(self, make: Make, name: str) -> None:
-        lock = make()
-        task = asyncio.create_task(lock.acquire(), name=name)
-        grant = await task
-        assert grant is not None
-        make(identity=grant.identity)  # which is checked
-        holder = await lock.holder()
-        assert holder is not None
-        assert holder.identity == grant.identity
+    async def test_a_task_may_have_any_name(self, mine: Place, name: str) -> None:
+        lock = mine.Lock()
+        grant = await asyncio.create_task(lock.acquire(), name=name)
+        mine.Lock(identity=grant.identity)  # which is checked
+        assert (await lock.holder()).identity == grant.identity
         await grant.release()
 
     @on_loop
-    async def test_needs_a_task(self, make: Make) -> None:
+    async def test_needs_a_task(self, mine: Place) -> None:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def without_a_task() -> None:
             with pytest.raises(RuntimeError, match="inside a task"):
-                make().acquire().send(None)
+                mine.Lock().acquire().send(None)
             outcome.set_result(None)
 
         asyncio.get_running_loop().call_soon(without_a_task)
@@ -326,7 +295,7 @@ class TestFronts:
 
 class TestCallbacks:
     @on_loop
-    async def test_run_on_the_loop(self, make: Make, other: Any) -> None:
+    async def test_run_on_the_loop(self, mine: Place, theirs: Place) -> None:
         told: list[tuple[str, Any, bool]] = []
         everything = asyncio.Event()
 
@@ -339,16 +308,15 @@ class TestCallbacks:
             await asyncio.sleep(0.01)
             note("coroutine", loss)
 
-        lock = make(
+        lock = mine.Lock(
             on_lost=lambda loss: note("lost", loss),
             on_release_requested=lambda grant: note("requested", grant),
         )
         grant = await acquired(lock)
         grant.add_lost_callback(slowly)
-        await make(other).request_release()
+        await theirs.Lock().request_release()
         await aside(wait_for, lambda: told, SOON)
-        await aside(other.delete, grant.path)
-        await grant.lost.wait()
+        await gone(theirs, grant)
         assert not grant.held
         grant.add_lost_callback(lambda loss: note("late", loss))
         grant.add_lost_callback(slowly)
@@ -361,7 +329,7 @@ class TestCallbacks:
 
     @on_loop
     async def test_see_nothing_of_the_task_that_has_them_called(
-        self, make: Make, other: Any
+        self, mine: Place, theirs: Place
     ) -> None:
         told: list[tuple[str, str]] = []
 
@@ -373,9 +341,8 @@ class TestCallbacks:
             grant.add_lost_callback(slowly)
             grant.add_lost_callback(lambda loss: told.append(("function", VARIABLE.get())))
 
-        grant = await acquired(make())
-        await aside(other.delete, grant.path)
-        await grant.lost.wait()
+        grant = await acquired(mine.Lock())
+        await gone(theirs, grant)
         await asyncio.create_task(late(grant))
         while len(told) < 2:
             await asyncio.sleep(0)
@@ -383,7 +350,7 @@ class TestCallbacks:
 
     @on_loop
     async def test_errors_are_logged_and_stop_no_other(
-        self, make: Make, other: Any, caplog: pytest.LogCaptureFixture
+        self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         told = asyncio.Event()
 
@@ -393,10 +360,10 @@ class TestCallbacks:
         async def wrong_too(loss: zklock.Loss) -> None:
             raise ValueError("in a coroutine")
 
-        grant = await acquired(make(on_lost=wrong))
+        grant = await acquired(mine.Lock(on_lost=wrong))
         grant.add_lost_callback(wrong_too)
         grant.add_lost_callback(lambda loss: told.set())
-        await aside(other.delete, grant.path)
+        await aside(theirs.client.delete, grant.path)
         await told.wait()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -405,7 +372,7 @@ class TestCallbacks:
 
     @on_loop
     async def test_what_it_awaits_is_cancelled(
-        self, make: Make, other: Any, caplog: pytest.LogCaptureFixture
+        self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nobody has cancelled the callback itself: that is an error, too."""
         job = asyncio.create_task(forever(), name="job")
@@ -415,50 +382,46 @@ class TestCallbacks:
             called.set()
             await job
 
-        grant = await acquired(make(on_lost=wait_for_job))
-        await aside(other.delete, grant.path)
+        grant = await acquired(mine.Lock(on_lost=wait_for_job))
+        await aside(theirs.client.delete, grant.path)
         await called.wait()
         await asyncio.sleep(0)
         job.cancel()
         await aside(wait_for, lambda: "a callback of a lock raised" in caplog.text, SOON)
 
     @on_loop
-    async def test_suspended(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, make: Make
-    ) -> None:
+    async def test_suspended(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
         warned: asyncio.Queue[Any] = asyncio.Queue()
-        client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
-        async with make(client, on_suspended=warned.put) as grant:
+        far = behind()
+        async with far.Lock(on_suspended=warned.put) as grant:
             zklock_proxy.drop()
             assert await warned.get() is grant
-            await aside(wait_for, lambda: client.connected, SOON)
+            await aside(wait_for, lambda: far.client.connected, SOON)
             await grant.verify()
 
     def test_a_closed_loop_is_left_alone(
-        self, make: Make, other: Any, caplog: pytest.LogCaptureFixture
+        self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         called: list[object] = []
-        grant = asyncio.run(acquired(make(on_lost=called.append)))
+        grant = asyncio.run(acquired(mine.Lock(on_lost=called.append)))
         assert grant.held
         with caplog.at_level(logging.WARNING, "zklock"):
-            other.delete(grant.path)
+            theirs.client.delete(grant.path)
             wait_for(grant.lost.is_set, SOON)
             wait_for(lambda: "its event loop is closed" in caplog.text, SOON)
         assert grant.remaining() == 0.0
         assert not called
-        passes_on(other, grant.lock_path)
+        passes_on(theirs.client, theirs.path)
 
-    def test_a_grant_for_a_closed_loop_is_given_back(
-        self, make: Make, other: Any, zklock_path: str
-    ) -> None:
+    def test_a_grant_for_a_closed_loop_is_given_back(self, mine: Place, theirs: Place) -> None:
         loop = asyncio.new_event_loop()
-        holder = granted(zklock.Lock(other, zklock_path))
-        acquiring = loop.create_task(make().acquire())
+        holder = granted(zklock.Lock(theirs.client, theirs.path))
+        acquiring = loop.create_task(mine.Lock().acquire())
         loop.run_until_complete(asyncio.sleep(0))
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         loop.close()  # and the task is kept
         holder.release()
-        passes_on(other, zklock_path)
+        passes_on(theirs.client, theirs.path)
         acquiring._log_destroy_pending = False  # type: ignore[attr-defined]
         acquiring.get_coro().close()
 
@@ -467,10 +430,10 @@ class TestCancelledAcquire:
     @pytest.mark.parametrize("how", ["free", "taken", "handed over"])
     @on_loop
     async def test_after_any_number_of_iterations_leaves_nothing(
-        self, make: Make, other: Any, zklock_path: str, how: str
+        self, mine: Place, theirs: Place, how: str
     ) -> None:
         outcomes: Counter[str] = Counter()
-        lock, holder = make(), make(other)
+        lock, holder = mine.Lock(), theirs.Lock()
         number = 0
         while number < 150 or (how != "taken" and outcomes["granted"] < 5):
             number += 1 + number // 50
@@ -478,7 +441,7 @@ class TestCancelledAcquire:
             task = asyncio.create_task(lock.acquire())
             if how == "handed over":
                 assert held is not None
-                await aside(queued, other, zklock_path, 2)
+                await aside(theirs.queued, 2)
                 held.abandon()
             for _ in range(number):
                 await asyncio.sleep(0)
@@ -488,22 +451,21 @@ class TestCancelledAcquire:
             except asyncio.CancelledError:
                 outcomes["cancelled"] += 1
             else:
-                assert grant is not None
                 assert grant.held
                 outcomes["granted"] += 1
                 await grant.release()
             if how == "taken":
                 assert held is not None
-                await aside(queued, other, zklock_path, 1)
+                await aside(theirs.queued, 1)
                 await held.release()
-            await aside(gone, other, zklock_path)
+            await aside(theirs.gone)
         assert outcomes["cancelled"] > 0
-        await aside(passes_on, other, zklock_path)
+        await passed_on(theirs)
 
     @pytest.mark.parametrize("how", ["acquire", "async with"])
     @on_loop
     async def test_in_the_very_step_of_the_grant_gives_it_back(
-        self, make: Make, other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch, how: str
+        self, mine: Place, theirs: Place, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         settle, tasks = async_event.settle, list[asyncio.Task[None]]()
 
@@ -512,7 +474,7 @@ class TestCancelledAcquire:
             tasks[0].cancel()
 
         monkeypatch.setattr("zklock.aio.waiting.settle", settle_and_cancel)
-        lock = make()
+        lock = mine.Lock()
 
         async def acquire() -> None:
             if how == "acquire":
@@ -526,40 +488,24 @@ class TestCancelledAcquire:
             await tasks[0]
         monkeypatch.undo()
         assert not lock.held
-        await aside(passes_on, other, zklock_path)
-
-    @on_loop
-    async def test_by_a_timeout_around_it(self, make: Make, other: Any, zklock_path: str) -> None:
-        async with make(other):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await make().acquire()
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(make().acquire(), 0.2)
-            await aside(queued, other, zklock_path, 1)
-        await aside(passes_on, other, zklock_path)
+        await passed_on(theirs)
 
     @on_loop
     async def test_while_disconnected(
-        self,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        make: Make,
-        other: Any,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts)
-        async with make(other):
-            task = asyncio.create_task(make(client).acquire())
-            await aside(queued, other, zklock_path, 2)
+        far = behind()
+        async with theirs.Lock():
+            task = asyncio.create_task(far.Lock().acquire())
+            await aside(theirs.queued, 2)
             zklock_proxy.cut()
-            await aside(wait_for, lambda: not client.connected, SOON)
+            await aside(wait_for, lambda: not far.client.connected, SOON)
             with Stopwatch() as watch, pytest.raises(asyncio.CancelledError):
                 task.cancel()
                 await task
             assert watch.awake < bounded(1.0)
             zklock_proxy.restore()
-            await aside(queued, other, zklock_path, 1)
+            await aside(theirs.queued, 1)
 
 
 class TestBurst:
@@ -567,8 +513,8 @@ class TestBurst:
 
     @LASTING
     @on_loop
-    async def test_lets_the_loop_go_on(self, make: Make, other: Any, zklock_path: str) -> None:
-        lock, count = make(), 300
+    async def test_lets_the_loop_go_on(self, mine: Place, theirs: Place) -> None:
+        lock, count = mine.Lock(), 300
         holder = await acquired(lock)
         tasks = [asyncio.create_task(lock.acquire()) for _ in range(count)]
         turns = 0
@@ -578,18 +524,16 @@ class TestBurst:
         assert turns > count / 50
         lock.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await aside(queued, other, zklock_path, 1)
+        await aside(theirs.queued, 1)
         await holder.release()
 
     @pytest.mark.parametrize("path", ["there", "missing"])
     @on_loop
-    async def test_keeps_the_order_of_asking(
-        self, make: Make, other: Any, zklock_path: str, path: str
-    ) -> None:
-        lock, count = make(), 100
+    async def test_keeps_the_order_of_asking(self, mine: Place, theirs: Place, path: str) -> None:
+        lock, count = mine.Lock(), 100
         order: list[int] = []
         if path == "there":
-            await aside(other.ensure_path, zklock_path)
+            await aside(theirs.client.ensure_path, theirs.path)
 
         async def wait(number: int) -> None:
             async with lock:
@@ -601,9 +545,9 @@ class TestBurst:
 
     @on_loop
     async def test_keeps_nobody_from_acquiring_what_it_holds(
-        self, make: Make, other: Any, zklock_path: str
+        self, mine: Place, theirs: Place
     ) -> None:
-        lock = aio.RLock(make()._session.client, zklock_path)
+        lock = mine.RLock()
         grant = await lock.acquire()
         tasks = [asyncio.create_task(lock.acquire()) for _ in range(100)]
         await asyncio.sleep(0)  # they have asked
@@ -613,28 +557,23 @@ class TestBurst:
         assert {type(outcome) for outcome in outcomes} == {zklock.AcquireCancelled}
         await lock.release()
         await lock.release()
-        await aside(passes_on, other, zklock_path)
+        await passed_on(theirs)
 
     @on_loop
-    async def test_does_not_outlive_its_client(
-        self, zklock_connect: Connect, other: Any, zklock_path: str
-    ) -> None:
-        client = await aside(zklock_connect)
-        lock = aio.Lock(client, zklock_path)
-        holder = await acquired(aio.Lock(other, zklock_path))
+    async def test_does_not_outlive_its_client(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock()
+        holder = await acquired(theirs.Lock())
         tasks = [asyncio.create_task(lock.acquire(timeout=SOON)) for _ in range(100)]
         await asyncio.sleep(0)  # they have asked
-        await aside(client.stop)
+        await aside(mine.client.stop)
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {zklock.ClientClosed}
         assert len(set(map(id, outcomes))) == len(outcomes), "each has a traceback of its own"
         await holder.release()
 
     @on_loop
-    async def test_leaves_nothing_behind_in_the_lock(
-        self, make: Make, other: Any, zklock_path: str
-    ) -> None:
-        lock = make()
+    async def test_leaves_nothing_behind_in_the_lock(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock()
 
         async def hold() -> None:
             async with lock:
@@ -643,15 +582,16 @@ class TestBurst:
         for _ in range(20):
             await asyncio.gather(*[hold() for _ in range(50)])
         assert len(lock._users) < 150
-        await aside(passes_on, other, zklock_path)
+        await passed_on(theirs)
 
     @on_loop
     async def test_nobody_overtakes_who_has_to_make_the_path(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+        self, behind: Behind, zklock_proxy: FaultProxy
     ) -> None:
-        lock = aio.Lock(await aside(zklock_connect, zklock_proxy.hosts), zklock_path)
+        far = behind()
+        lock = far.Lock()
         made = zklock_proxy.hold_before_reply(
-            op={"create", "create2"}, where=lambda frame: frame.path == zklock_path
+            op={"create", "create2"}, where=lambda frame: frame.path == far.path
         )
         first = asyncio.create_task(lock.acquire())
         await aside(made.wait, SOON)
@@ -661,24 +601,29 @@ class TestBurst:
         before, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
         assert before == {first}
         for task in (first, second):
-            grant = await task
-            assert grant is not None
-            await grant.release()
+            await (await task).release()
 
     @LASTING
-    @pytest.mark.parametrize("how", ["cancel()", "task.cancel()", "timeout"])
+    @pytest.mark.parametrize(
+        ("how", "expected"),
+        [
+            ("cancel()", zklock.AcquireCancelled),
+            ("task.cancel()", asyncio.CancelledError),
+            ("timeout", type(None)),
+        ],
+    )
     @on_loop
     async def test_is_given_up_before_it_has_begun(
         self,
-        make: Make,
-        other: Any,
-        zklock_path: str,
+        mine: Place,
+        theirs: Place,
         requests_take_time: Callable[[], AbstractContextManager[None]],
         how: str,
+        expected: type,
     ) -> None:
-        lock, count = make(), 300
+        lock, count = mine.Lock(), 300
         timeout = 0.001 if how == "timeout" else None
-        holder = await acquired(make(other))
+        holder = await acquired(theirs.Lock())
         with requests_take_time():
             tasks = [asyncio.create_task(lock.acquire(timeout=timeout)) for _ in range(count)]
             await asyncio.sleep(0)
@@ -688,32 +633,26 @@ class TestBurst:
                 for task in tasks:
                     task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        expected = {
-            "cancel()": zklock.AcquireCancelled,
-            "task.cancel()": asyncio.CancelledError,
-            "timeout": type(None),
-        }
-        assert {type(outcome) for outcome in outcomes} == {expected[how]}
-        await aside(queued, other, zklock_path, 1)
+        assert {type(outcome) for outcome in outcomes} == {expected}
+        await aside(theirs.queued, 1)
         await holder.release()
-        async with make() as grant:
-            assert (
-                grant.token.sequence - holder.token.sequence < count
-            )  # most have never been created
+        async with mine.Lock() as grant:
+            between = grant.token.sequence - holder.token.sequence
+            assert between < count  # most have never been created
 
-    def test_of_a_loop_that_is_over_is_forgotten(self, make: Make) -> None:
+    def test_of_a_loop_that_is_over_is_forgotten(self, mine: Place) -> None:
         """With its loop, once another loop has come."""
         loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
 
         async def begin() -> None:
             loops.append(weakref.ref(asyncio.get_running_loop()))
-            lock = make()
+            lock = mine.Lock()
             tasks = [asyncio.create_task(lock.acquire()) for _ in range(500)]
             await asyncio.sleep(0)
             assert not any(task.done() for task in tasks)
 
         async def hold() -> None:
-            async with make():
+            async with mine.Lock():
                 pass
 
         asyncio.run(begin())
@@ -722,41 +661,34 @@ class TestBurst:
         assert [loop() for loop in loops] == [None]
 
 
-class TestOtherTasks:
-    @on_loop
-    async def test_have_their_turn_while_one_acquires_and_releases(self, make: Make) -> None:
-        counted = 0
+@on_loop
+async def test_other_tasks_have_their_turn_while_one_acquires_and_releases(mine: Place) -> None:
+    counted = 0
 
-        async def turns() -> None:
-            nonlocal counted
-            while True:
-                counted += 1
-                await asyncio.sleep(0)
+    async def turns() -> None:
+        nonlocal counted
+        while True:
+            counted += 1
+            await asyncio.sleep(0)
 
-        lock = make()
-        task = asyncio.create_task(turns())
-        for done in range(200):
-            before = counted
-            async with lock:
-                assert counted > before, done
-                before = counted
+    lock = mine.Lock()
+    task = asyncio.create_task(turns())
+    for done in range(200):
+        before = counted
+        async with lock:
             assert counted > before, done
-        task.cancel()
+            before = counted
+        assert counted > before, done
+    task.cancel()
 
 
 class TestCancelledRelease:
     @pytest.mark.parametrize("how", ["release", "async with"])
     @on_loop
     async def test_goes_on(
-        self,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        make: Make,
-        other: Any,
-        zklock_path: str,
-        how: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, how: str
     ) -> None:
-        lock = make(zklock_connect(zklock_proxy.hosts))
+        lock = behind().Lock()
         hold = zklock_proxy.hold_before_reply(op="delete")
 
         async def hold_and_release() -> None:
@@ -774,13 +706,11 @@ class TestCancelledRelease:
             await task
         assert not lock.held
         zklock_proxy.release()
-        await aside(passes_on, other, zklock_path)
+        await passed_on(theirs)
 
     @on_loop
-    async def test_after_any_number_of_iterations(
-        self, make: Make, other: Any, zklock_path: str
-    ) -> None:
-        lock = make()
+    async def test_after_any_number_of_iterations(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock()
 
         async def cycle(entered: asyncio.Event) -> None:
             async with lock:
@@ -795,19 +725,18 @@ class TestCancelledRelease:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert not lock.held
-            await aside(gone, other, zklock_path)
+            await aside(theirs.gone)
 
 
 class TestLossInTheBody:
     """How leaving ends is what ``asyncio.timeout()`` would do, with ``LockLost``."""
 
     @on_loop
-    async def test_cancels_it(self, make: Make, other: Any, zklock_path: str) -> None:
-        lock = make()
+    async def test_cancels_it(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock()
         with pytest.raises(zklock.LockLost) as caught:
             async with lock as grant:
-                await aside(other.delete, grant.path)
-                await forever()
+                await lost(theirs, grant)
         assert isinstance(caught.value.__cause__, asyncio.CancelledError)
         assert caught.value.loss is not None
         assert caught.value.loss.reason is LossReason.NODE_DELETED
@@ -818,96 +747,73 @@ class TestLossInTheBody:
             assert again.token > grant.token
 
     @on_loop
-    async def test_before_the_first_step_of_it(
-        self, make: Make, other: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lock = make()
-        acquire = lock.acquire
-
-        async def acquire_and_lose(*args: Any) -> Any:
-            grant = await acquire(*args)
-            assert grant is not None
-            await aside(other.delete, grant.path)
-            await grant.lost.wait()
-            return grant
-
-        monkeypatch.setattr(lock, "acquire", acquire_and_lose)
-        with pytest.raises(zklock.LockLost):
-            async with lock:
-                await forever()
-        assert uncancelled()
-
-    @on_loop
     async def test_is_raised_though_the_cancellation_was_swallowed(
-        self, make: Make, other: Any
+        self, mine: Place, theirs: Place
     ) -> None:
         with pytest.raises(zklock.LockLost) as caught:
-            async with make() as grant:
+            async with mine.Lock() as grant:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await aside(other.delete, grant.path)
-                    await forever()
+                    await lost(theirs, grant)
         assert caught.value.__cause__ is None
         assert uncancelled()
 
     @on_loop
     async def test_that_comes_to_nothing_before_the_end_is_raised(
-        self, make: Make, other: Any
+        self, mine: Place, theirs: Place
     ) -> None:
         with pytest.raises(zklock.LockLost):
-            async with make() as grant:
-                other.delete(grant.path)  # the loop hears nothing meanwhile
+            async with mine.Lock() as grant:
+                theirs.client.delete(grant.path)  # the loop hears nothing meanwhile
                 wait_for(lambda: not grant.held, SOON)
         assert uncancelled()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     @on_loop
-    async def test_lets_a_cancellation_by_others_go_on(self, make: Make, other: Any) -> None:
+    async def test_lets_a_cancellation_by_others_go_on(self, mine: Place, theirs: Place) -> None:
         seen: list[int] = []
 
-        async def hold() -> None:
-            task = asyncio.current_task()
+        async def hold(task: asyncio.Task[Any] | None) -> None:
             assert task is not None
             try:
-                async with make() as grant:
-                    await aside(other.delete, grant.path)
-                    await grant.lost.wait()
+                async with mine.Lock() as grant:
+                    await gone(theirs, grant)
                     await forever()
             finally:
                 seen.append(task.cancelling())
 
-        async def hold_and_be_cancelled() -> None:
-            task = asyncio.current_task()
+        async def hold_and_be_cancelled(task: asyncio.Task[Any] | None) -> None:
             assert task is not None
-            async with make() as grant:
+            async with mine.Lock() as grant:
                 try:
-                    await aside(other.delete, grant.path)
-                    await forever()
+                    await lost(theirs, grant)
                 finally:
                     task.cancel()
 
+        async def as_task(work: Any) -> None:
+            await work(asyncio.current_task())
+
         with pytest.raises(zklock.LockLost):
-            await asyncio.create_task(hold())
+            await asyncio.create_task(as_task(hold))
         assert seen == [0]
-        task = asyncio.create_task(hold_and_be_cancelled())
+        task = asyncio.create_task(as_task(hold_and_be_cancelled))
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
 
     @on_loop
-    async def test_lets_an_earlier_cancellation_go_on(self, make: Make, other: Any) -> None:
+    async def test_lets_an_earlier_cancellation_go_on(self, mine: Place, theirs: Place) -> None:
         entered = asyncio.Event()
         grants: list[aio.Grant] = []
 
         async def hold() -> None:
-            async with make() as grant:
+            async with mine.Lock() as grant:
                 grants.append(grant)
                 entered.set()
                 try:
                     await forever()
                 finally:
-                    await aside(other.delete, grant.path)
-                    await grant.lost.wait()
+                    await gone(theirs, grant)
 
         task = asyncio.create_task(hold())
         await entered.wait()
@@ -917,14 +823,13 @@ class TestLossInTheBody:
         assert not grants[0].held
 
     @on_loop
-    async def test_within_and_around_timeouts(self, make: Make, other: Any) -> None:
-        lock = make()
+    async def test_within_and_around_timeouts(self, mine: Place, theirs: Place) -> None:
+        lock = mine.Lock()
         with pytest.raises(zklock.LockLost):
             async with asyncio.timeout(SOON):
                 async with lock as grant:
                     async with asyncio.timeout(SOON):
-                        await aside(other.delete, grant.path)
-                        await forever()
+                        await lost(theirs, grant)
         assert uncancelled()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3), lock:
@@ -935,9 +840,16 @@ class TestLossInTheBody:
             async with lock, asyncio.timeout(0.1):
                 await forever()
         assert uncancelled()
+        async with theirs.Lock():  # and around an acquire
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await lock.acquire()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lock.acquire(), 0.2)
+            await aside(theirs.queued, 1)
 
     @on_loop
-    async def test_cancels_a_task_group(self, make: Make, other: Any) -> None:
+    async def test_cancels_a_task_group(self, mine: Place, theirs: Place) -> None:
         ended: list[str] = []
 
         async def child(name: str) -> None:
@@ -947,83 +859,50 @@ class TestLossInTheBody:
                 ended.append(name)
 
         with pytest.raises(zklock.LockLost):
-            async with make() as grant, asyncio.TaskGroup() as group:
+            async with mine.Lock() as grant, asyncio.TaskGroup() as group:
                 group.create_task(child("a"))
                 group.create_task(child("b"))
-                await aside(other.delete, grant.path)
+                await aside(theirs.client.delete, grant.path)
         assert sorted(ended) == ["a", "b"]
         assert uncancelled()
 
-    @on_loop
-    async def test_in_a_task_of_a_group_fails_the_group(self, make: Make, other: Any) -> None:
-        async def hold() -> None:
-            async with make() as grant:
-                await aside(other.delete, grant.path)
-                await forever()
-
-        with pytest.raises(ExceptionGroup) as caught:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(hold())
-                group.create_task(forever())
-        assert [type(error) for error in caught.value.exceptions] == [zklock.LockLost]
-
-    @on_loop
-    async def test_leaves_what_is_shielded_alone(self, make: Make, other: Any) -> None:
-        go, done = asyncio.Event(), asyncio.Event()
-
-        async def work() -> None:
-            await go.wait()
-            done.set()
-
-        working = asyncio.create_task(work())
-        with pytest.raises(zklock.LockLost):
-            async with make() as grant:
-                await aside(other.delete, grant.path)
-                await asyncio.shield(working)
-        assert not working.done()
-        go.set()
-        await working
-        assert done.is_set()
-
     @pytest.mark.parametrize("first", ["inner", "outer", "both"])
     @on_loop
-    async def test_of_two_locks(self, make: Make, other: Any, zklock_path: str, first: str) -> None:
-        outer, inner = make(path=f"{zklock_path}/a"), make(path=f"{zklock_path}/b")
+    async def test_of_two_locks(self, mine: Place, theirs: Place, first: str) -> None:
+        outer, inner = mine.Lock("/a"), mine.Lock("/b")
         inside: list[str | None] = []
         with pytest.raises(zklock.LockLost) as caught:
             async with outer as one:
                 try:
                     async with inner as two:
                         if first != "inner":
-                            await aside(other.delete, one.path)
+                            await aside(theirs.client.delete, one.path)
                         if first != "outer":
-                            await aside(other.delete, two.path)
+                            await aside(theirs.client.delete, two.path)
                         await forever()
-                except zklock.LockLost as lost:
-                    inside.append(lost.path)
+                except zklock.LockLost as loss:
+                    inside.append(loss.path)
                     assert uncancelled()
                     one.check()
-                    await aside(other.delete, one.path)
-                    await forever()
+                    await lost(theirs, one)
         assert caught.value.path == outer.path
         assert inside == ([inner.path] if first == "inner" else [])
         assert uncancelled()
         assert not inner.held
 
     @on_loop
-    async def test_of_one_of_two_tasks(self, make: Make, other: Any, zklock_path: str) -> None:
+    async def test_of_one_of_two_tasks(self, mine: Place, theirs: Place) -> None:
         """One object, two tasks: the loss of the one's grant is not the other's."""
-        lock = make()
+        lock = mine.Lock()
         holding = asyncio.Event()
 
         async def lose() -> None:
             async with lock as grant:
                 holding.set()
-                await aside(queued, other, zklock_path, 2)
-                await aside(other.delete, grant.path)
-                await forever()
+                await aside(theirs.queued, 2)
+                await lost(theirs, grant)
 
-        async def wait_and_hold() -> zklock.FencingToken:
+        async def wait_and_hold() -> Any:
             await holding.wait()
             async with lock as grant:
                 await asyncio.sleep(0.05)
@@ -1035,46 +914,45 @@ class TestLossInTheBody:
         assert isinstance(outcomes[1], zklock.FencingToken)
 
     @on_loop
-    async def test_of_a_grant_that_two_tasks_have_entered(self, make: Make, other: Any) -> None:
+    async def test_of_a_grant_that_two_tasks_have_entered(self, mine: Place, theirs: Place) -> None:
         """Each task takes its own cancellation back, in whichever order they leave."""
-        grant = await acquired(make())
+        grant = await acquired(mine.Lock())
         entered: list[str] = []
-        first_left = asyncio.Event()
+        first_left, at_once = asyncio.Event(), asyncio.Event()
+        at_once.set()
 
-        async def enter(name: str, leaves: asyncio.Future[object]) -> bool:
+        async def enter(name: str, leaves: asyncio.Event) -> bool:
+            waiting = asyncio.ensure_future(leaves.wait())
             with pytest.raises(zklock.LockLost):
                 async with grant:
                     entered.append(name)
                     try:
                         await forever()
                     finally:
-                        await leaves
+                        await waiting
             return uncancelled()
 
-        at_once: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        at_once.set_result(None)
         first = asyncio.create_task(enter("first", at_once))
-        second = asyncio.create_task(enter("second", asyncio.ensure_future(first_left.wait())))
+        second = asyncio.create_task(enter("second", first_left))
         while len(entered) < 2:
             await asyncio.sleep(0)
-        await aside(other.delete, grant.path)
+        await aside(theirs.client.delete, grant.path)
         assert await first
         first_left.set()
         assert await second
 
     @on_loop
-    async def test_after_the_body_cancels_nothing(self, make: Make, other: Any) -> None:
+    async def test_after_the_body_cancels_nothing(self, mine: Place) -> None:
         """The loss that is told while the release is under way."""
-        lock = make()
-        async with lock as grant:
+        async with mine.Lock() as grant:
             pass
         grant._tell()
         await asyncio.sleep(0)
         assert uncancelled()
 
 
-def test_a_fork_h15(zklock_hosts: str, other: Any, zklock_path: str) -> None:
-    with Child("aio_forked", hosts=zklock_hosts, path=zklock_path) as process:
+def test_a_fork_h15(zklock_hosts: str, theirs: Place) -> None:
+    with Child("aio_forked", hosts=zklock_hosts, path=theirs.path) as process:
         assert process.hears() == {
             "held": False,
             "lost": True,
@@ -1086,17 +964,17 @@ def test_a_fork_h15(zklock_hosts: str, other: Any, zklock_path: str) -> None:
         }
         assert process.hears() == {"held": True, "lost": False, "callbacks": 0}
         assert process.process.wait(SOON) == 0
-    passes_on(other, zklock_path)
+    passes_on(theirs.client, theirs.path)
 
 
 @LASTING
 @on_loop
-async def test_a_thousand_tasks_wait_for_one_lock(make: Make, other: Any, zklock_path: str) -> None:
+async def test_a_thousand_tasks_wait_for_one_lock(mine: Place, theirs: Place) -> None:
     count = 1000
     order: list[int] = []
     inside = 0
-    gate = await acquired(make(other))
-    lock = make()
+    gate = await acquired(theirs.Lock())
+    lock = mine.Lock()
 
     async def work() -> None:
         nonlocal inside
@@ -1106,10 +984,10 @@ async def test_a_thousand_tasks_wait_for_one_lock(make: Make, other: Any, zklock
             order.append(grant.token.sequence)
             inside -= 1
 
+    before = threading.active_count()
     tasks = [asyncio.create_task(work()) for _ in range(count)]
-    await aside(
-        wait_for, lambda: len(children(other, zklock_path)) == count + 1, 3 * SOON, "all to queue"
-    )
+    await aside(wait_for, lambda: len(theirs.nodes()) == count + 1, 3 * SOON, "all to queue")
+    assert threading.active_count() <= before + 2  # of to_thread()
     for task in tasks[::10]:
         task.cancel()
     await gate.release()
@@ -1117,4 +995,4 @@ async def test_a_thousand_tasks_wait_for_one_lock(make: Make, other: Any, zklock
     assert sum(task.cancelled() for task in tasks) == count // 10
     assert len(order) == count - count // 10
     assert order == sorted(order)
-    await aside(passes_on, other, zklock_path)
+    await passed_on(theirs)

@@ -13,82 +13,79 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import SOON, gone, granted, passes_on, queued
-from tests.contract.test_aio import aside, forever, on_loop, uncancelled
+from tests.contract.fronts import Place
+from tests.contract.support import SOON
+from tests.contract.test_aio import aside, forever, front, gone, lost, on_loop, uncancelled
 from zklock import aio
 from zklock._shell.sessions import session_of
 from zklock.testing import wait_for
 
-
-@pytest.fixture
-def client(zklock_connect: Callable[..., Any]) -> Any:
-    return zklock_connect()
+__all__ = ["front"]
 
 
-class TestRLock:
-    @on_loop
-    async def test_a_loss_cancels_the_bodies_and_is_raised_by_the_outermost(
-        self, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        """As with nested ``asyncio.timeout()`` that pass at the same time."""
-        lock = aio.RLock(client, zklock_path)
-        passed = []
-        with pytest.raises(zklock.LockLost):
-            async with lock as grant:
-                try:
-                    async with lock as inner:
-                        assert inner is grant
-                        await aside(other.delete, grant.path)
-                        await forever()
-                except asyncio.CancelledError:
-                    passed.append("inner")
-                    raise
-        assert passed == ["inner"]
-        assert uncancelled()
-        async with lock as again:
-            assert again.token > grant.token
-
-
-class TestAbandoned:
-    @on_loop
-    async def test_is_told_to_who_gets_it(self, client: Any, other: Any, zklock_path: str) -> None:
-        """A task that is cancelled before it has got its grant is told nothing."""
-        lock = aio.Lock(client, zklock_path, track_abandoned=True)
-        lost = await lock.acquire()
-        await aio.Lock(other, zklock_path).break_lock()
-        assert lost is not None
-        await asyncio.wait_for(lost.lost.wait(), SOON)
-        getting = asyncio.create_task(lock.acquire())
-        await asyncio.sleep(0)
-        wait_for(lambda: session_of(client).grants(zklock_path), SOON)
-        getting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await getting
-        await aside(gone, other, zklock_path)
+@on_loop
+async def test_a_loss_cancels_the_bodies_of_an_rlock_and_is_raised_by_the_outermost(
+    mine: Place, theirs: Place
+) -> None:
+    """As with nested ``asyncio.timeout()`` that pass at the same time."""
+    lock = mine.RLock()
+    passed = []
+    with pytest.raises(zklock.LockLost):
         async with lock as grant:
-            assert grant.abandoned is True
+            try:
+                async with lock as inner:
+                    assert inner is grant
+                    await lost(theirs, grant)
+            except asyncio.CancelledError:
+                passed.append("inner")
+                raise
+    assert passed == ["inner"]
+    assert uncancelled()
+    async with lock as again:
+        assert again.token > grant.token
+
+
+@on_loop
+async def test_that_a_grant_was_abandoned_is_told_to_who_gets_the_next(
+    mine: Place, theirs: Place
+) -> None:
+    """A task that is cancelled before it has got its grant is told nothing."""
+    lock = mine.Lock(track_abandoned=True)
+    await gone(theirs, await lock.acquire())
+    getting = asyncio.create_task(lock.acquire())
+    await asyncio.sleep(0)
+    wait_for(lambda: session_of(mine.client).grants(mine.path), SOON)
+    getting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await getting
+    await aside(theirs.gone)
+    async with lock as grant:
+        assert grant.abandoned is True
 
 
 class TestMultiLock:
     @on_loop
-    async def test_a_loss_cancels_the_body(self, client: Any, other: Any, zklock_path: str) -> None:
-        paths = [f"{zklock_path}-{name}" for name in "ab"]
+    async def test_a_loss_cancels_the_body(self, mine: Place, theirs: Place) -> None:
         losses: list[zklock.Loss] = []
-        multi = aio.MultiLock([aio.Lock(client, path) for path in paths], on_lost=losses.append)
-        with pytest.raises(zklock.LockLost, match=paths[1]):
+        multi = aio.MultiLock([mine.Lock("/a"), mine.Lock("/b")], on_lost=losses.append)
+        with pytest.raises(zklock.LockLost, match=f"{mine.path}/b"):
             async with multi as grant:
-                await aside(other.delete, grant.grants[1].path)
-                await forever()
+                await lost(theirs, grant.grants[1])
         assert uncancelled()
         assert [loss.grant for loss in losses] == [grant.grants[1]]
         assert grant.lost.is_set()
-        for path in paths:
-            await aside(passes_on, other, path)
-            await aside(other.delete, path)
+        for each in ("/a", "/b"):
+            await aside(theirs.gone, each)
+        with pytest.raises(TimeoutError):  # an outer cancellation goes on
+            async with asyncio.timeout(0.2), multi:
+                await forever()
+        assert uncancelled()
+        for each in ("/a", "/b"):
+            await aside(theirs.gone, each)
 
     @on_loop
-    async def test_keeps_nothing_that_is_over(self, client: Any, zklock_path: str) -> None:
-        multi = aio.MultiLock([aio.Lock(client, zklock_path)])
+    async def test_keeps_nothing_that_is_over(self, mine: Place) -> None:
+        multi = aio.MultiLock([mine.Lock()])
 
         async def over() -> weakref.ref[aio.MultiGrant]:
             grant = await multi.acquire()
@@ -102,35 +99,34 @@ class TestMultiLock:
             gc.collect()
             assert [each() for each in known] == [None] * 20
 
-    @on_loop
-    async def test_an_outer_cancellation_goes_on(
-        self, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        multi = aio.MultiLock([aio.Lock(client, zklock_path)])
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2), multi:
-                await forever()
-        assert uncancelled()
-        await aside(passes_on, other, zklock_path)
+
+def make(kind: str, place: Place) -> Any:
+    """Return a lock of a kind, or with marks, or of several, or an election."""
+    several: dict[str, Callable[[], Any]] = {
+        "marks": lambda: place.Lock(track_abandoned=True),
+        "Semaphore": lambda: place.Semaphore(limit=2),
+        "MultiLock": lambda: aio.MultiLock([place.Lock("/a"), place.Lock("/b")]),
+    }
+    return several[kind]() if kind in several else getattr(place, kind)()
+
+
+BELOW = {"Semaphore": ["/locks", "/leases"], "MultiLock": ["/a", "/b"]}
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "MultiLock", "LeaderElection"])
 @on_loop
 async def test_a_grant_that_an_exit_stack_only_leaves(
-    kind: str, client: Any, other: Any, zklock_path: str
+    kind: str, mine: Place, theirs: Place
 ) -> None:
     """``push_async_exit()`` enters no body. The end of the stack releases all the same."""
-    made: Any = (
-        aio.MultiLock([aio.Lock(client, zklock_path)])
-        if kind == "MultiLock"
-        else getattr(aio, kind)(client, zklock_path)
-    )
+    made = make(kind, mine)
     async with contextlib.AsyncExitStack() as stack:
         grant = await made.acquire()
         stack.push_async_exit(grant)
         assert grant.held
     assert not grant.held
-    await aside(gone, other, zklock_path)
+    for each in BELOW.get(kind, [""]):
+        await aside(theirs.gone, each)
     grant = await made.acquire()
     async with grant:
         pass
@@ -144,24 +140,11 @@ async def test_a_grant_that_an_exit_stack_only_leaves(
 )
 @on_loop
 async def test_an_acquire_that_is_cancelled_leaves_nothing(
-    client: Any, other: Any, zklock_path: str, kind: str
+    kind: str, mine: Place, theirs: Place
 ) -> None:
     """After any number of iterations of the loop."""
-
-    def make() -> Any:
-        match kind:
-            case "marks":
-                return aio.Lock(client, zklock_path, track_abandoned=True)
-            case "Semaphore":
-                return aio.Semaphore(client, zklock_path, limit=2)
-            case "MultiLock":
-                return aio.MultiLock([aio.Lock(client, f"{zklock_path}/{n}") for n in "ab"])
-            case _:
-                return getattr(aio, kind)(client, zklock_path)
-
     for iterations in itertools.count(step=2):
-        lock = make()
-        task = asyncio.create_task(lock.acquire())
+        task = asyncio.create_task(make(kind, mine).acquire())
         for _ in range(iterations):
             await asyncio.sleep(0.0005)
             if task.done():
@@ -171,28 +154,22 @@ async def test_an_acquire_that_is_cancelled_leaves_nothing(
             grant = await task
         except asyncio.CancelledError:
             continue
-        assert grant is not None
         await grant.release()
         break
-    lock = make()
-    async with asyncio.timeout(SOON):
-        async with lock:
-            pass
-    below = {"Semaphore": ["locks", "leases"], "MultiLock": ["a", "b"]}.get(kind, [""])
-    for name in below:
-        await aside(gone, other, f"{zklock_path}/{name}".rstrip("/"))
+    async with asyncio.timeout(SOON), make(kind, mine):
+        pass
+    for each in BELOW.get(kind, [""]):
+        await aside(theirs.gone, each)
 
 
 @on_loop
-async def test_a_semaphore_that_is_waited_for_is_cancelled(
-    client: Any, other: Any, zklock_path: str
-) -> None:
-    held = await aside(granted, zklock.Semaphore(other, zklock_path, limit=1))
-    waiting = asyncio.create_task(aio.Semaphore(client, zklock_path, limit=1).acquire())
-    await aside(queued, other, f"{zklock_path}/leases", 2)
+async def test_a_semaphore_that_is_waited_for_is_cancelled(mine: Place, theirs: Place) -> None:
+    held = await theirs.Semaphore(limit=1).acquire()
+    waiting = asyncio.create_task(mine.Semaphore(limit=1).acquire())
+    await aside(theirs.queued, 2, "/leases")
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await aside(queued, other, f"{zklock_path}/leases", 1)
-    await aside(gone, other, f"{zklock_path}/locks")
-    await aside(held.release)
+    await aside(theirs.queued, 1, "/leases")
+    await aside(theirs.gone, "/locks")
+    await held.release()
