@@ -364,11 +364,15 @@ class TestQueries:
                 ("first", True),
                 ("second", False),
             ]
+            waiter = asked.contenders()[1]
+            assert waiter.session_id == other.client_id[0]
             holder = asked.holder()
             assert (holder.identity, holder.token) == ("first", grant.token)
             assert holder.session_id == grant.session_id
         lock.release()
-        waiting.result(SOON).release()
+        successor = waiting.result(SOON)
+        assert lock.holder().token == waiter.token == successor.token
+        successor.release()
 
     def test_without_an_answer(
         self, make: Make, zklock_proxy: FaultProxy, zklock_connect: Any

@@ -104,26 +104,6 @@ def test_a_user_who_watches_the_same_node_hears_of_it_too(
     assert (events[0].type, events[0].path) == ("DELETED", holder.path)
 
 
-@pytest.mark.parametrize("chroot", ["", "/root-of-riders/below"])
-def test_a_chroot_is_that_of_the_client(
-    zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str, chroot: str
-) -> None:
-    onlooker = zklock_connect(zklock_hosts)
-    root = zklock_path + chroot
-    onlooker.ensure_path(root)
-    first, second = (zklock_connect(zklock_hosts + root) for _ in range(2))
-    holder = granted(zklock.Lock(first, "/lock"))
-    assert holder.path.startswith("/lock/")
-    assert onlooker.exists(root + holder.path)
-    waiting = run(granted, zklock.Lock(second, "/lock"))
-    wait_for(lambda: len(onlooker.get_children(f"{root}/lock")) == 2, SOON, "the waiter")
-    holder.verify(SOON)
-    holder.release()
-    waiting.result(SOON).release()
-    assert onlooker.get_children(f"{root}/lock") == []
-    onlooker.delete(root, recursive=True)
-
-
 def test_acls_are_those_of_the_client(
     zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:

@@ -8,7 +8,6 @@ import gc
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +16,12 @@ from kazoo.client import KazooClient
 
 import zklock
 import zklock.aio
+from tests.contract.fronts import Place, Threads
 from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
     Losses,
     attempts_of,
-    children,
     descriptors,
     granted,
     passes_on,
@@ -33,13 +32,19 @@ from tests.contract.support import (
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock.fencing import ZooKeeperGuard, verify_owner
-from zklock.testing import FaultProxy, ZooKeeperServer, four_letter, wait_for
+from zklock.testing import FaultProxy, ZooKeeperServer, expire_session, four_letter, wait_for
 
 Make = Callable[..., zklock.Lock]
 Connect = Callable[..., Any]
+Behind = Callable[..., Place]
 
 BOUNDED = bounded(2.0)
 """Seconds that a bounded moment takes at most, on a busy machine."""
+
+
+@pytest.fixture
+def front() -> Threads:
+    return Threads()
 
 
 class TestGrant:
@@ -82,122 +87,97 @@ class TestGrant:
 class TestTurns:
     @pytest.mark.parametrize("between", [0, 1])
     def test_a_waiter_whose_node_is_deleted_queues_again(
-        self, make_lock: Make, other: Any, zklock_path: str, between: int
+        self, mine: Place, theirs: Place, between: int
     ) -> None:
         """Behind several others, a heartbeat finds that it is gone."""
-        holder, waiter = zklock.Lock(other, zklock_path), make_lock()
-        granted(holder)
-        others = [run(granted, zklock.Lock(other, zklock_path)) for _ in range(between)]
-        queued(other, zklock_path, 1 + between)
-        waiting = run(granted, waiter)
-        *before, name = queued(other, zklock_path, 2 + between)
-        other.delete(f"{zklock_path}/{name}")
+        holder = granted(theirs.Lock())
+        others = [theirs.waits(theirs.Lock(), 2 + number) for number in range(between)]
+        waiting = theirs.waits(mine.Lock(), 2 + between)
+        *before, name = theirs.nodes()
+        theirs.client.delete(f"{mine.path}/{name}")
         again = wait_for(
-            lambda: names[-1] if len(names := children(other, zklock_path)) > len(before) else None,
-            SOON,
+            lambda: names[-1] if len(names := theirs.nodes()) > len(before) else None, SOON
         )
         assert again[-10:] > name[-10:]
         holder.release()
         for each in others:
             each.result(SOON).release()
         grant = waiting.result(SOON)
-        assert grant.path == f"{zklock_path}/{again}"
+        assert grant.path == f"{mine.path}/{again}"
         grant.release()
 
 
 class TestNotBlocking:
     @pytest.mark.parametrize("state", ["disconnected", "silence"])
+    @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.5}], ids=str)
     def test_is_bounded_without_zookeeper_h8(
         self,
+        behind: Behind,
+        theirs: Place,
         zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
         state: str,
+        how: dict[str, Any],
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts)
-        lock = zklock.Lock(client, zklock_path)
-        granted(lock)
-        lock.release()
+        far = behind()
+        lock = far.Lock()
+        granted(lock).release()
         if state == "silence":
             zklock_proxy.blackhole()
         else:
             zklock_proxy.cut()
-            wait_for(lambda: not client.connected, SOON)
+            wait_for(lambda: not far.client.connected, SOON)
         with Stopwatch() as watch:
-            assert lock.acquire(blocking=False) is None
-        assert watch.awake < BOUNDED
+            assert lock.acquire(**how) is None
+        assert watch.total >= how.get("timeout", 0)
+        assert watch.awake < how.get("timeout", 0) + BOUNDED
         zklock_proxy.restore()
-        passes_on(other, zklock_path)
+        passes_on(theirs.client, theirs.path)
+        granted(lock).release()
 
     def test_release_is_bounded_without_zookeeper_h8(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        lock = zklock.Lock(zklock_connect(zklock_proxy.hosts), zklock_path)
+        lock = behind().Lock()
         granted(lock)
         zklock_proxy.blackhole()
         with Stopwatch() as watch:
             lock.release()
         assert watch.awake < BOUNDED
         assert not lock.held
-        assert len(children(other, zklock_path)) == 1
+        assert len(theirs.nodes()) == 1
         zklock_proxy.restore()
-        passes_on(other, zklock_path)
+        passes_on(theirs.client, theirs.path)
 
 
-class TestDeadline:
-    def test_covers_two_sessions(
-        self, client: Any, make_lock: Make, other: Any, zklock_path: str, zklock_expire_session: Any
-    ) -> None:
-        with zklock.Lock(other, zklock_path):
+class TestGivingUp:
+    def test_at_a_deadline_that_covers_two_sessions(self, mine: Place, theirs: Place) -> None:
+        with theirs.Lock():
             with Stopwatch() as watch:
-                waiting = run(make_lock().acquire, timeout=3.0)
-                first = queued(other, zklock_path, 2)
-                zklock_expire_session(client)
-                wait_for(
-                    lambda: len(now := children(other, zklock_path)) == 2 and now != first, SOON
-                )
+                waiting = run(mine.Lock().acquire, timeout=3.0)
+                first = theirs.queued(2)
+                expire_session(mine.client)
+                wait_for(lambda: len(now := theirs.nodes()) == 2 and now != first, SOON)
                 assert waiting.result(SOON) is None
             assert watch.total >= 3.0
             assert watch.awake < 3.0 + BOUNDED
-            queued(other, zklock_path, 1)
+            theirs.queued(1)
 
-    def test_passes_without_a_connection(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
+    def test_by_a_cancel_while_disconnected(
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts)
-        lock = zklock.Lock(client, zklock_path)
-        zklock_proxy.cut()
-        wait_for(lambda: not client.connected, SOON)
-        with Stopwatch() as watch:
-            assert lock.acquire(timeout=0.5) is None
-        assert watch.total >= 0.5
-        assert watch.awake < 0.5 + BOUNDED
-        zklock_proxy.restore()
-        granted(lock)
-        lock.release()
-
-
-class TestCancel:
-    def test_while_disconnected(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
-    ) -> None:
-        client = zklock_connect(zklock_proxy.hosts)
-        lock = zklock.Lock(client, zklock_path)
-        with zklock.Lock(other, zklock_path):
-            waiting = run(lock.acquire)
-            queued(other, zklock_path, 2)
+        far = behind()
+        lock = far.Lock()
+        with theirs.Lock():
+            waiting = theirs.waits(lock, 2, timeout=None)
             zklock_proxy.cut()
-            wait_for(lambda: not client.connected, SOON)
+            wait_for(lambda: not far.client.connected, SOON)
             with Stopwatch() as watch, pytest.raises(zklock.AcquireCancelled):
                 lock.cancel()
                 watch.result(waiting, BOUNDED)
             zklock_proxy.restore()
-            queued(other, zklock_path, 1)
+            theirs.queued(1)
 
-
-class TestRelease:
-    def test_with_a_block_that_was_left_by_another_thread(self, make_lock: Make) -> None:
+    def test_a_block_by_another_thread(self, make_lock: Make) -> None:
         lock = make_lock()
         lock.__enter__()
         with pytest.raises(zklock.WrongThread):
@@ -208,15 +188,11 @@ class TestRelease:
 
 
 class TestLostCallbacks:
-    def test_are_called_once_each_on_threads_of_zklock(
-        self, make_lock: Make, other: Any, client: Any
-    ) -> None:
+    def test_are_called_once_each_on_threads_of_zklock(self, mine: Place, theirs: Place) -> None:
         at_lock, at_grant, late = Losses(), Losses(), Losses()
-        lock = make_lock(on_lost=at_lock)
-        grant = granted(lock)
+        grant = granted(mine.Lock(on_lost=at_lock))
         grant.add_lost_callback(at_grant)
-        other.delete(grant.path)
-        assert grant.lost.wait(SOON)
+        theirs.lose(grant)
         grant.add_lost_callback(late)
         for losses in (at_lock, at_grant, late):
             loss = losses.one()
@@ -225,133 +201,70 @@ class TestLostCallbacks:
             assert losses.threads[0].startswith("zklock-")
             assert loss.noticed <= losses.times[0]
             assert str(grant.token) in str(loss)
-        zklock.Lock(client, lock.path + "/x").contenders()
+        mine.Lock("/x").contenders()
         assert len(at_lock.losses) == len(at_grant.losses) == len(late.losses) == 1
 
-    def test_are_not_called_for_what_was_released(self, make_lock: Make, other: Any) -> None:
+    def test_are_not_called_for_what_was_released(self, mine: Place, theirs: Place) -> None:
         losses = Losses()
-        lock = make_lock(on_lost=losses)
+        lock = mine.Lock(on_lost=losses)
         grant = granted(lock)
         grant.add_lost_callback(losses)
         lock.release()
         grant.add_lost_callback(losses)
         second = granted(lock)
-        other.delete(second.path)
-        assert second.lost.wait(SOON)
+        theirs.lose(second)
         assert losses.one().grant is second
         with pytest.raises(zklock.LockLost):
             lock.release()
 
     @pytest.mark.parametrize("problem", [ValueError("on purpose"), SystemExit(3)])
     def test_that_raise_stop_no_other(
-        self, make_lock: Make, other: Any, caplog: pytest.LogCaptureFixture, problem: BaseException
+        self,
+        mine: Place,
+        theirs: Place,
+        caplog: pytest.LogCaptureFixture,
+        problem: BaseException,
     ) -> None:
         def fail(loss: zklock.Loss) -> None:
             raise problem
 
         losses = Losses()
-        lock = make_lock(on_lost=fail)
+        lock = mine.Lock(on_lost=fail)
         grant = granted(lock)
         grant.add_lost_callback(fail)
         grant.add_lost_callback(losses)
         with caplog.at_level(logging.ERROR, "zklock"):
-            other.delete(grant.path)
+            theirs.client.delete(grant.path)
             losses.one()
-        raised = [record for record in caplog.records if record.exc_info is not None]
-        assert [record.exc_info[1] for record in raised if record.exc_info] == [problem] * 2
+        raised = [record.exc_info[1] for record in caplog.records if record.exc_info]
+        assert raised == [problem] * 2
         with lock:
             pass
 
-    def test_that_acquire_again(self, make_lock: Make, other: Any) -> None:
-        again: list[zklock.Grant | None] = []
+    def test_that_acquire_again(self, mine: Place, theirs: Place) -> None:
+        again: list[zklock.Grant] = []
         done = threading.Event()
 
         def take_again(loss: zklock.Loss) -> None:
-            again.append(lock.acquire(timeout=SOON))
+            again.append(granted(lock))
             lock.release()
             done.set()
 
-        lock = make_lock(on_lost=take_again)
+        lock = mine.Lock(on_lost=take_again)
         grant = granted(lock)
-        other.delete(grant.path)
+        theirs.client.delete(grant.path)
         assert done.wait(SOON)
-        assert again[0] is not None
         assert again[0].token > grant.token
 
 
-class TestContenders:
-    def test_are_told_in_order(
-        self, make_lock: Make, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        lock = make_lock(identity="holder")
-        assert lock.contenders() == []
-        assert lock.holder() is None
-        grant = granted(lock)
-        waiting = run(granted, zklock.Lock(other, zklock_path, identity="waiter"))
-        queued(other, zklock_path, 2)
-        strange = other.create(f"{zklock_path}/not-a-contender")
-        stone = other.create(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", b"\xff!", sequence=True)
-        holder, waiter, foreign = lock.contenders()
-        assert (holder.identity, waiter.identity, foreign.identity) == (
-            "holder",
-            "waiter",
-            "\ufffd!",
-        )
-        assert holder.sequence == 0
-        assert holder.sequence < waiter.sequence < foreign.sequence
-        assert holder.token == grant.token
-        assert holder.path == grant.path
-        assert holder.session_id == client.client_id[0]
-        assert waiter.session_id == other.client_id[0]
-        assert (foreign.session_id, foreign.path) == (0, stone)
-        assert [one.holds for one in (holder, waiter, foreign)] == [True, False, False]
-        assert lock.holder() == holder
-        lock.release()
-        successor = waiting.result(SOON)
-        assert waiter.token == successor.token
-        now = lock.holder()
-        assert now == waiter
-        assert now.holds
-        successor.release()
-        assert lock.holder() == foreign
-        for node in (strange, stone):
-            other.delete(node)
-
-    @LASTING
-    def test_many(self, make_lock: Make, other: Any, zklock_path: str) -> None:
-        other.ensure_path(zklock_path)
-        nodes = [
-            other.create_async(f"{zklock_path}/_c_{uuid.uuid4()}-lock-", sequence=True)
-            for _ in range(600)
-        ]
-        for node in nodes:
-            node.get(timeout=SOON)
-        told = make_lock().contenders()
-        assert [contender.sequence for contender in told] == list(range(600))
-
-
-BAD_OPTIONS: list[dict[str, Any]] = [
-    {"identity": ""},
-    {"identity": b"x"},
-    {"identity": 3},
-    {"identity": "ö" * 2049},
-    {"identity": "\ud800"},
-    {"timeout": -1},
-    {"timeout": "1"},
-    {"timeout": float("nan")},
-    {"timeout": True},
-    {"on_lost": 1},
-    {"on_lost": "print"},
-    {"on_suspended": 0.5},
-    {"session_timeout": 0},
-    {"session_timeout": -4},
-    {"session_timeout": "4"},
-    {"lease_fraction": 0},
-    {"lease_fraction": 0.1},
-    {"lease_fraction": 0.9},
-    {"lease_fraction": float("nan")},
-    {"lease_fraction": True},
-]
+BAD_OPTIONS: dict[str, list[Any]] = {
+    "identity": ["", b"x", 3, "ö" * 2049, "\ud800"],
+    "timeout": [-1, "1", float("nan"), True],
+    "on_lost": [1, "print"],
+    "on_suspended": [0.5],
+    "session_timeout": [0, -4, "4"],
+    "lease_fraction": [0, 0.1, 0.9, float("nan"), True],
+}
 
 
 class TestRefusals:
@@ -361,13 +274,11 @@ class TestRefusals:
         yield
         assert tree(other) == before
 
-    @pytest.mark.parametrize("options", BAD_OPTIONS, ids=repr)
-    def test_of_options(
-        self, zklock_client: Any, zklock_path: str, options: dict[str, Any]
-    ) -> None:
-        (name,) = options
-        with pytest.raises((TypeError, ValueError), match=name):
-            zklock.Lock(zklock_client, zklock_path, **options)
+    @pytest.mark.parametrize("name", BAD_OPTIONS)
+    def test_of_options(self, zklock_client: Any, zklock_path: str, name: str) -> None:
+        for value in BAD_OPTIONS[name]:
+            with pytest.raises((TypeError, ValueError), match=name):
+                zklock.Lock(zklock_client, zklock_path, **{name: value})
 
     def test_of_terms_that_differ_on_one_client(self, zklock_client: Any, zklock_path: str) -> None:
         zklock.Lock(zklock_client, zklock_path, lease_fraction=0.5)
@@ -408,12 +319,11 @@ class TestRefusals:
                     other.start()
             grant.verify(SOON)
 
-    def test_of_clients_that_are_not_started(self, zklock_hosts: str, zklock_path: str) -> None:
-        client = KazooClient(zklock_hosts, handler=zklock.Handler())
+    def test_of_clients_that_do_not_run(
+        self, make_lock: Make, client: Any, zklock_hosts: str, zklock_path: str
+    ) -> None:
         with pytest.raises(zklock.ClientClosed, match="start"):
-            zklock.Lock(client, zklock_path)
-
-    def test_of_clients_that_were_stopped(self, make_lock: Make, client: Any) -> None:
+            zklock.Lock(KazooClient(zklock_hosts, handler=zklock.Handler()), zklock_path)
         lock = make_lock()
         client.stop()
         for ask in (lock.acquire, lock.contenders, lock.holder, make_lock):
@@ -477,7 +387,7 @@ class TestClients:
         lock = zklock.Lock(client, "/deep/lock")
         grant = granted(lock)
         assert grant.path.startswith("/deep/lock/_c_")
-        assert len(children(other, f"{zklock_path}/root/deep/lock")) == 1
+        assert other.exists(f"{zklock_path}/root{grant.path}")
         waiting = run(granted, zklock.Lock(client, "/deep/lock"))
         queued(other, f"{zklock_path}/root/deep/lock", 2)
         assert [each.path.count("root") for each in lock.contenders()] == [0, 0]
@@ -508,22 +418,6 @@ class TestClients:
             lock.release()
         with lock as second:
             assert second.session_id != grant.session_id
-
-    def test_one_client_carries_many_locks(
-        self, client: Any, zklock_path: str, session_seconds: float
-    ) -> None:
-        locks = [
-            zklock.Lock(client, f"{zklock_path}/{number}", session_timeout=session_seconds)
-            if not isinstance(client.handler, zklock.Handler)
-            else zklock.Lock(client, f"{zklock_path}/{number}")
-            for number in range(100)
-        ]
-        grants = [granted(lock) for lock in locks]
-        assert all(grant.held for grant in grants)
-        for grant in grants:
-            grant.verify()
-        for lock in locks:
-            lock.release()
 
     @LASTING
     def test_nothing_piles_up_h14(
