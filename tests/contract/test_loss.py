@@ -20,26 +20,26 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.contract.fronts import Place, Threads
 from tests.contract.support import (
     SOON,
     Child,
     Losses,
     boottime,
-    children,
     freeze,
-    gone,
     granted,
     passes_on,
     queued,
+    results,
     run,
 )
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock import LossReason
-from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
+from zklock.testing import FaultProxy, ZooKeeperServer, expire_session, wait_for
 
 Connect = Callable[..., Any]
-Make = Callable[..., zklock.Lock]
+Behind = Callable[..., Place]
 
 SESSION = 6.0
 CUTS = 20
@@ -48,6 +48,11 @@ LONG = 12 * SESSION
 the session, until a try waits for longer than a session lives."""
 NOTICE = 2.0
 """Seconds within which what is told at once is told, on a busy machine."""
+
+
+@pytest.fixture
+def front() -> Threads:
+    return Threads()
 
 
 def is_told_once(losses: Losses, grant: zklock.Grant, reason: LossReason) -> None:
@@ -64,13 +69,11 @@ def is_told_once(losses: Losses, grant: zklock.Grant, reason: LossReason) -> Non
 
 
 class TestReasons:
-    def test_session_expired(
-        self, make_lock: Make, client: Any, zklock_expire_session: Callable[[Any], int]
-    ) -> None:
-        losses = Losses()
-        lock = make_lock(on_lost=losses)
+    def test_session_expired(self, mine: Place) -> None:
+        losses, client = Losses(), mine.client
+        lock = mine.Lock(on_lost=losses)
         grant = granted(lock)
-        zklock_expire_session(client)
+        expire_session(client)
         losses.one()
         # ZooKeeper deletes the nodes first; who watches them can be told of that alone.
         reason = losses.losses[0].reason
@@ -84,30 +87,22 @@ class TestReasons:
         assert len(losses.losses) == 1
 
     def test_session_expired_while_disconnected(
-        self,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        zklock_path: str,
-        zklock_expire_session: Callable[[Any], int],
+        self, behind: Behind, zklock_proxy: FaultProxy, zklock_hosts: str
     ) -> None:
-        losses = Losses()
-        client = zklock_connect(zklock_proxy.hosts, timeout=20.0)
-        session = client.client_id
-        lock = zklock.Lock(client, zklock_path, on_lost=losses)
-        grant = granted(lock)
+        losses, far = Losses(), behind(timeout=20.0)
+        session = far.client.client_id
+        grant = granted(far.Lock(on_lost=losses))
         zklock_proxy.cut()
-        wait_for(lambda: not client.connected, SOON)
-        zklock_expire_session(session)
+        wait_for(lambda: not far.client.connected, SOON)
+        expire_session(session, zklock_hosts)
         assert grant.held  # nobody can have told it
         zklock_proxy.restore()
         is_told_once(losses, grant, LossReason.SESSION_EXPIRED)
 
-    def test_lease_lapsed(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
-    ) -> None:
-        losses = Losses()
-        client = losses.client = zklock_connect(zklock_proxy.hosts, timeout=SESSION)
-        lock = zklock.Lock(client, zklock_path, on_lost=losses)
+    def test_lease_lapsed(self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy) -> None:
+        losses, far = Losses(), behind(timeout=SESSION)
+        losses.client = far.client
+        lock = far.Lock(on_lost=losses)
         grant = granted(lock)
         cut = boottime()
         zklock_proxy.cut()
@@ -117,26 +112,25 @@ class TestReasons:
         assert loss.lease_end <= cut + 2 / 3 * SESSION
         is_told_once(losses, grant, LossReason.LEASE_LAPSED)
         zklock_proxy.restore()
-        gone(other, zklock_path)
+        theirs.gone()
         with lock as again:
             assert again.token > grant.token
         assert len(losses.losses) == 1
 
     def test_lease_lapsed_of_a_session_that_lives_on(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        losses = Losses()
-        client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
-        session = client.client_id[0]
-        lock = zklock.Lock(client, zklock_path, on_lost=losses, lease_fraction=0.3)
+        losses, far = Losses(), behind(timeout=10.0)
+        session = far.client.client_id[0]
+        lock = far.Lock(on_lost=losses, lease_fraction=0.3)
         grant = granted(lock)
         zklock_proxy.cut()
         is_told_once(losses, grant, LossReason.LEASE_LAPSED)
-        assert len(children(other, zklock_path)) == 1  # ZooKeeper still believes in it
+        assert len(theirs.nodes()) == 1  # ZooKeeper still believes in it
         zklock_proxy.restore()
-        passes_on(other, zklock_path)  # it is given back, not left to the session
-        wait_for(lambda: client.connected, SOON)
-        assert client.client_id[0] == session
+        passes_on(theirs.client, theirs.path)  # it is given back, not left to the session
+        wait_for(lambda: far.client.connected, SOON)
+        assert far.client.client_id[0] == session
         with lock as again:
             assert again.session_id == session
 
@@ -177,10 +171,8 @@ def test_a_child_that_is_forked_on_a_thread_of_zklocks_ends_with_the_code_that_f
 
 
 class TestSuspended:
-    def test_is_not_lost(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        losses = Losses()
+    def test_is_not_lost(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
+        losses, far = Losses(), behind(timeout=10.0)
         warned: list[tuple[zklock.Grant, bool, str]] = []
         warning = threading.Event()
 
@@ -188,19 +180,17 @@ class TestSuspended:
             warned.append((grant, grant.held, threading.current_thread().name))
             warning.set()
 
-        client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
-        lock = zklock.Lock(client, zklock_path, on_lost=losses, on_suspended=suspended)
-        with lock as grant:
+        with far.Lock(on_lost=losses, on_suspended=suspended) as grant:
             zklock_proxy.drop()
             assert warning.wait(SOON)
             assert warned == [(grant, True, "zklock-callback")]
-            wait_for(lambda: client.connected, SOON)
+            wait_for(lambda: far.client.connected, SOON)
             grant.verify()
             assert grant.held
         assert losses.losses == []
+        before = len(zklock_proxy.connections)
         zklock_proxy.drop()
-        sessions = zklock_proxy.connections
-        wait_for(lambda: len(zklock_proxy.connections) > len(sessions) and client.connected, SOON)
+        wait_for(lambda: len(zklock_proxy.connections) > before and far.client.connected, SOON)
         assert len(warned) == 1
 
 
@@ -210,10 +200,9 @@ class Holder:
 
     proxy: FaultProxy
     client: Any
-    lock: zklock.Lock
     losses: Losses
+    grant: zklock.Grant
     other: zklock.Lock
-    grant: zklock.Grant = field(init=False)
     next_at: float = field(init=False)
 
     def margin(self) -> float:
@@ -227,33 +216,40 @@ class Holder:
         grant.release()
 
 
-def cast(
-    stack: ExitStack, hosts: str, next_hosts: str, path: str, make: Callable[..., Any]
-) -> list[Holder]:
-    """Make so many holders, all holding, with one waiting behind each."""
-    others = stack.enter_context(zklock.connect(next_hosts, timeout=20.0))
+def told_before_the_next_grant(
+    hosts: str,
+    path: str,
+    fault: Callable[[list[Holder]], object],
+    what: str,
+    capsys: pytest.CaptureFixture[str],
+    count: int = CUTS,
+) -> None:
+    """Do something to so many holders, with one waiting behind each; tell of the margins."""
+    with ExitStack() as stack:
+        others = stack.enter_context(zklock.connect(hosts, timeout=20.0))
 
-    def holder(number: int) -> Holder:
-        proxy = stack.enter_context(FaultProxy(hosts))
-        losses = Losses()
-        client = losses.client = stack.enter_context(make(proxy.hosts))
-        lock = zklock.Lock(client, f"{path}/{number}", on_lost=losses)
-        return Holder(proxy, client, lock, losses, zklock.Lock(others, f"{path}/{number}"))
+        def holder(number: int) -> Holder:
+            proxy, losses = stack.enter_context(FaultProxy(hosts)), Losses()
+            client = stack.enter_context(zklock.connect(proxy.hosts, timeout=SESSION))
+            lock = zklock.Lock(client, f"{path}/{number}", on_lost=losses)
+            other = zklock.Lock(others, lock.path)
+            return Holder(proxy, client, losses, granted(lock), other)
 
-    with ThreadPoolExecutor(4) as pool:
-        holders = list(pool.map(holder, range(CUTS)))
-    for each in holders:
-        each.grant = granted(each.lock)
-    return holders
-
-
-def short(hosts: str, **options: Any) -> Any:
-    return zklock.connect(hosts, timeout=SESSION, **options)
-
-
-def report(capsys: pytest.CaptureFixture[str], what: str, holders: list[Holder]) -> None:
-    margins = [each.margin() for each in holders]
-    late = [each.losses.times[0] - each.losses.losses[0].lease_end for each in holders]
+        with ThreadPoolExecutor(4) as pool:
+            holders = list(pool.map(holder, range(count)))
+        waiting = [run(each.wait) for each in holders]
+        for each in holders:
+            queued(others, each.other.path, 2)
+        began = boottime()
+        fault(holders)
+        results(waiting, LONG)
+        for each in holders:
+            is_told_once(each.losses, each.grant, LossReason.LEASE_LAPSED)
+            assert each.losses.times[0] > began
+            assert each.margin() > 0
+            each.proxy.restore()
+        margins = [each.margin() for each in holders]
+        late = [each.losses.times[0] - each.losses.losses[0].lease_end for each in holders]
     with capsys.disabled():
         print(
             f"\n{what}, {len(margins)} times, session {SESSION} s: the lost callback came "
@@ -264,36 +260,22 @@ def report(capsys: pytest.CaptureFixture[str], what: str, holders: list[Holder])
         )
 
 
-def told_in_time(holders: list[Holder], cut: float) -> None:
-    for each in holders:
-        is_told_once(each.losses, each.grant, LossReason.LEASE_LAPSED)
-        assert each.losses.times[0] > cut
-        assert each.margin() > 0
+CUT_OFF: dict[str, Callable[[FaultProxy], object]] = {
+    "silence": lambda proxy: proxy.blackhole(),
+    "silence from the server only": lambda proxy: proxy.blackhole(to_server=False),
+    "refused": lambda proxy: proxy.cut(),
+}
 
 
-@pytest.mark.parametrize("how", ["silence", "silence from the server only", "refused"])
+@pytest.mark.parametrize("how", CUT_OFF)
 def test_a_holder_that_is_cut_off_is_told_before_the_next_grant(
-    zklock_hosts: str, other: Any, zklock_path: str, how: str, capsys: pytest.CaptureFixture[str]
+    zklock_hosts: str, zklock_path: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ExitStack() as stack:
-        holders = cast(stack, zklock_hosts, zklock_hosts, zklock_path, short)
-        waiting = [run(each.wait) for each in holders]
-        for number in range(CUTS):
-            queued(other, f"{zklock_path}/{number}", 2)
-        cut = boottime()
+    def cut_off(holders: list[Holder]) -> None:
         for each in holders:
-            if how == "silence":
-                each.proxy.blackhole()
-            elif how == "refused":
-                each.proxy.cut()
-            else:
-                each.proxy.blackhole(to_server=False)
-        for turn in waiting:
-            turn.result(LONG)
-        told_in_time(holders, cut)
-        report(capsys, how, holders)
-        for each in holders:
-            each.proxy.restore()
+            CUT_OFF[how](each.proxy)
+
+    told_before_the_next_grant(zklock_hosts, zklock_path, cut_off, how, capsys)
 
 
 def test_a_holder_whose_server_was_killed_is_told_before_the_next_grant(
@@ -304,23 +286,14 @@ def test_a_holder_whose_server_was_killed_is_told_before_the_next_grant(
     Back again, it gives every session a full timeout: the next grant comes that much later.
     """
     server = zklock_own_server
-    with ExitStack() as stack:
-        holders = cast(stack, server.hosts, server.hosts, "/killed", short)
-        waiting = [run(each.wait) for each in holders]
-        for number, each in enumerate(holders):
-            queued(each.client, f"/killed/{number}", 2)
-        killed = boottime()
+
+    def kill(holders: list[Holder]) -> None:
         server.kill()
         for each in holders:
             each.proxy.cut()
         server.start()
-        down = boottime() - killed
-        for turn in waiting:
-            turn.result(LONG)
-        told_in_time(holders, killed)
-        report(capsys, f"server killed (and back after {down:.1f} s)", holders)
-        for each in holders:
-            each.proxy.restore()
+
+    told_before_the_next_grant(server.hosts, "/killed", kill, "server killed (and back)", capsys)
 
 
 def test_a_busy_holder_is_told_before_the_next_grant_h7(
@@ -328,31 +301,21 @@ def test_a_busy_holder_is_told_before_the_next_grant_h7(
 ) -> None:
     """A client that sends all the time sends no pings, and is never told of the silence."""
     stop = threading.Event()
-    with ExitStack() as stack:
-        client_proxy = stack.enter_context(FaultProxy(zklock_hosts))
-        client = stack.enter_context(short(client_proxy.hosts))
-        other = stack.enter_context(zklock.connect(zklock_hosts, timeout=20.0))
-        losses = Losses()
-        lock = zklock.Lock(client, zklock_path, on_lost=losses)
-        holder = Holder(client_proxy, client, lock, losses, zklock.Lock(other, zklock_path))
-        holder.grant = granted(lock)
+    busy = []
 
-        def keep_busy() -> None:
-            while not stop.wait(0.05):
-                client.exists_async("/")
+    def keep_busy(client: Any) -> None:
+        while not stop.wait(0.05):
+            client.exists_async("/")
 
-        busy = run(keep_busy)
-        stack.callback(busy.result, SOON)
-        stack.callback(stop.set)
-        waiting = run(holder.wait)
-        queued(other, zklock_path, 2)
-        client_proxy.blackhole()
-        waiting.result(LONG)
-        is_told_once(losses, holder.grant, LossReason.LEASE_LAPSED)
-        assert holder.margin() > 0
-        with capsys.disabled():
-            print(f"\nbusy: margin {holder.margin():.3f} s", end=" ", file=sys.stderr)
-        client_proxy.restore()
+    def silence(holders: list[Holder]) -> None:
+        busy.append(run(keep_busy, holders[0].client))
+        holders[0].proxy.blackhole()
+
+    try:
+        told_before_the_next_grant(zklock_hosts, zklock_path, silence, "busy", capsys, count=1)
+    finally:
+        stop.set()
+        results(busy)
 
 
 def test_a_paused_holder_knows_at_its_first_look(
@@ -362,18 +325,9 @@ def test_a_paused_holder_knows_at_its_first_look(
     timeout, processes, rounds = 1.0, repeated(10, 5), repeated(5, 4)
     told = []
     with ExitStack() as stack:
-        paused = [
-            stack.enter_context(
-                Child(
-                    "paused",
-                    hosts=zklock_hosts,
-                    path=f"{zklock_path}/{number}",
-                    timeout=timeout,
-                    rounds=rounds,
-                )
-            )
-            for number in range(processes)
-        ]
+        given = {"hosts": zklock_hosts, "timeout": timeout, "rounds": rounds}
+        paths = [f"{zklock_path}/{number}" for number in range(processes)]
+        paused = [stack.enter_context(Child("paused", path=path, **given)) for path in paths]
         for round_ in range(rounds):
             for each in paused:
                 assert each.hears() == "holding"
@@ -410,14 +364,11 @@ def test_nobody_holds_twice_through_a_restart(
 ) -> None:
     """Whether a grant outlives the restart or not, its end comes before the next one's begin."""
     with ExitStack() as stack:
-        clients = [
-            stack.enter_context(zklock.connect(zklock_own_server.hosts, timeout=4.0))
-            for _ in range(4)
-        ]
+        hosts = zklock_own_server.hosts
+        clients = [stack.enter_context(zklock.connect(hosts, timeout=4.0)) for _ in range(4)]
         held: list[zklock.Grant] = []
         overlaps: list[object] = []
         stop = threading.Event()
-        grants = 0
 
         def work(client: Any) -> int:
             lock = zklock.Lock(client, zklock_path, timeout=SOON)
@@ -444,8 +395,7 @@ def test_nobody_holds_twice_through_a_restart(
             zklock_own_server.start()
         wait_for(lambda: held, SOON)
         stop.set()
-        grants = sum(each.result(2 * SOON) for each in working)
-        assert grants > 2
+        assert sum(results(working, 2 * SOON)) > 2
         assert not overlaps
 
 
