@@ -8,40 +8,36 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 import zklock
+from tests.contract.fronts import Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import (
-    SOON,
-    Child,
-    children,
-    granted,
-    kazoo_client,
-    passes_on,
-    queued,
-    run,
-)
+from tests.contract.support import SOON, Child, granted, kazoo_client, passes_on, results, run
 from tests.modes import repeated
-from zklock.testing import FaultProxy, wait_for
+from zklock.testing import FaultProxy, expire_session, wait_for
 
-Connect = Callable[..., Any]
+Behind = Callable[..., Place]
+
+
+@pytest.fixture
+def front() -> Threads:
+    return Threads()
 
 
 def test_a_create_whose_reply_was_lost_is_found_h5(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
 ) -> None:
-    other.ensure_path(zklock_path)
-    lock = zklock.Lock(zklock_connect(zklock_proxy.hosts), zklock_path)
+    theirs.client.ensure_path(theirs.path)
+    lock = behind().Lock()
     fault = zklock_proxy.drop_after_request(op="create2")
     grant = granted(lock)
     assert fault.answered
     assert grant.token.sequence == 0  # the same node: nothing was created twice
     grant.verify()
     lock.release()
-    passes_on(other, zklock_path)
+    passes_on(theirs.client, theirs.path)
 
 
 @pytest.mark.parametrize("how", ["with", "acquire", "hand-off"])
@@ -61,93 +57,66 @@ def test_interrupts_leave_nothing_h9(
     assert tally["interrupted"] > rounds / 20
 
 
-@pytest.fixture
-def far(zklock_proxy: FaultProxy, zklock_connect: Connect) -> Any:
-    """Return a client for which a grant surely takes a while: its server is 2 ms away."""
-    client = zklock_connect(zklock_proxy.hosts)
-    zklock_proxy.delay(0.002)
-    return client
-
-
-def twice_as_long(lock: zklock.Lock) -> float:
-    """Return twice the seconds that a grant takes here and now, in the middle of five."""
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+def test_giving_up_at_any_moment_leaves_nothing(
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, how: str
+) -> None:
+    lock = behind().Lock()
+    zklock_proxy.delay(0.002)  # so a grant surely takes a while
     took = []
     for _ in range(5):
         began = time.monotonic()
         granted(lock)
         took.append(time.monotonic() - began)
         lock.release()
-    return 2 * sorted(took)[2]
-
-
-def test_cancels_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path: str) -> None:
-    lock = zklock.Lock(far, zklock_path)
-    outcomes: Counter[str] = Counter()
-    rounds = repeated(200, 60)
-    most = twice_as_long(lock)
-    for number in range(rounds):
-        pending = run(lock.acquire)
-        time.sleep(most * number / rounds)
-        lock.cancel()
-        try:
-            grant = pending.result(SOON)
-        except zklock.AcquireCancelled:
-            outcomes["cancelled"] += 1
-        else:
-            assert grant is not None
-            assert grant.held
-            grant.release()
-            outcomes["granted"] += 1
-        wait_for(lambda: not children(other, zklock_path), SOON)
-    assert outcomes["cancelled"] > 0
-    assert outcomes["granted"] > 0
-    passes_on(other, zklock_path)
-
-
-def test_timeouts_at_any_moment_leave_nothing(far: Any, other: Any, zklock_path: str) -> None:
-    lock = zklock.Lock(far, zklock_path)
+    most, rounds = 2 * sorted(took)[2], repeated(200, 60)
     outcomes: Counter[bool] = Counter()
-    rounds = repeated(200, 60)
-    most = twice_as_long(lock)
-    for number in range(rounds):
-        grant = lock.acquire(timeout=most * (number + 1) / rounds)
+    for number in range(1, rounds + 1):
+        grant = None
+        if how == "timeout":
+            grant = lock.acquire(timeout=most * number / rounds)
+        else:
+            pending = run(lock.acquire)
+            time.sleep(most * number / rounds)
+            lock.cancel()
+            with contextlib.suppress(zklock.AcquireCancelled):
+                grant = pending.result(SOON)
+                assert grant is not None
         outcomes[grant is None] += 1
         if grant is not None:
-            lock.release()
-        wait_for(lambda: not children(other, zklock_path), SOON)
+            assert grant.held
+            grant.release()
+        theirs.gone()
     assert outcomes[True] > 0
     assert outcomes[False] > 0
+    passes_on(theirs.client, theirs.path)
 
 
 def test_a_client_that_is_stopped_while_disconnected(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
 ) -> None:
-    client = zklock_connect(zklock_proxy.hosts, timeout=10.0)
-    lock = zklock.Lock(client, zklock_path)
+    far = behind()
+    lock = far.Lock()
     held = granted(lock)
-    with_held = run(lock.acquire)
-    queued(other, zklock_path, 2)
+    waiting = theirs.waits(far.Lock(), 2)
     zklock_proxy.cut()
-    wait_for(lambda: not client.connected, SOON)
-    client.stop()
+    wait_for(lambda: not far.client.connected, SOON)
+    far.client.stop()
     with pytest.raises(zklock.ClientClosed):
-        with_held.result(SOON)
+        waiting.result(SOON)
     assert not held.held
     zklock_proxy.restore()
-    passes_on(other, zklock_path)
+    passes_on(theirs.client, theirs.path)
 
 
 def test_a_client_that_is_stopped_after_its_session_was_lost(
-    zklock_proxy: FaultProxy,
-    zklock_connect: Connect,
-    zklock_path: str,
-    zklock_expire_session: Callable[..., int],
+    behind: Behind, zklock_proxy: FaultProxy
 ) -> None:
     def threads() -> set[threading.Thread]:
         return {each for each in threading.enumerate() if each.name == "zklock"}
 
     before = threads()
-    client = zklock_connect(zklock_proxy.hosts, timeout=1.0)
+    far = behind(timeout=1.0)
     lost = threading.Event()
 
     def cut(state: str) -> None:
@@ -155,49 +124,46 @@ def test_a_client_that_is_stopped_after_its_session_was_lost(
             zklock_proxy.cut()
             lost.set()
 
-    client.add_listener(cut)
+    far.client.add_listener(cut)
     with contextlib.suppress(zklock.LockLost):  # whether so short a lease lasts is not the point
-        granted(zklock.Lock(client, zklock_path)).release()
-    zklock_expire_session(client)
+        granted(far.Lock()).release()
+    expire_session(far.client)
     assert lost.wait(SOON)
     until = time.monotonic() + 1.5  # the session's thread finds nothing to do
     wait_for(lambda: time.monotonic() > until, SOON)
-    client.stop()
+    far.client.stop()
     wait_for(lambda: threads() <= before, SOON, "the session's thread ends with its client")
 
 
 def test_a_session_that_expires_while_entering(
-    zklock_proxy: FaultProxy,
-    zklock_connect: Connect,
-    other: Any,
-    zklock_path: str,
-    zklock_expire_session: Callable[[Any], int],
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
 ) -> None:
-    other.ensure_path(zklock_path)
-    client = zklock_connect(zklock_proxy.hosts)
-    lock = zklock.Lock(client, zklock_path)
+    theirs.client.ensure_path(theirs.path)
+    far = behind()
+    lock = far.Lock()
     granted(lock).release()
     hold = zklock_proxy.hold_before_reply(op="create2")
     waiting = run(granted, lock)
     hold.wait(SOON)
-    zklock_expire_session(client)  # its contender is gone, its creation never heard of
+    # Its contender is gone, its creation never heard of.
+    expire_session(far.client.client_id, "{}:{}".format(*theirs.client.hosts[0]))
     zklock_proxy.drop()
     zklock_proxy.release()
     grant = waiting.result(SOON)
     grant.verify()
     grant.release()
-    passes_on(other, zklock_path)
+    passes_on(theirs.client, theirs.path)
 
 
 def test_a_claim_whose_node_is_deleted_queues_again(
-    zklock_proxy: FaultProxy, other: Any, zklock_path: str
+    theirs: Place, zklock_proxy: FaultProxy, zklock_path: str
 ) -> None:
     """The turn comes while the lease has too little time to go, and the node goes meanwhile."""
     with kazoo_client(zklock_proxy.hosts, timeout=12.0) as client:
         lock = zklock.Lock(client, zklock_path, session_timeout=12.0, lease_fraction=0.5)
-        holder = granted(zklock.Lock(other, zklock_path))
-        waiting = run(granted, lock)
-        node = queued(other, zklock_path, 2)[1]
+        holder = granted(theirs.Lock())
+        waiting = theirs.waits(lock, 2)
+        node = f"{zklock_path}/{theirs.nodes()[1]}"
         watched = ("reply", "getData")  # of the holder's node, and of its own
         zklock_proxy.wait_until(
             lambda: [(f.kind.value, f.op) for f in zklock_proxy.frames].count(watched) == 2, SOON
@@ -207,8 +173,8 @@ def test_a_claim_whose_node_is_deleted_queues_again(
         wait_for(lambda: time.monotonic() > until, SOON)
         mark = zklock_proxy.mark()
         holder.release()
-        other.delete(f"{zklock_path}/{node}")
-        for path in (holder.path, f"{zklock_path}/{node}"):
+        theirs.client.delete(node)
+        for path in (holder.path, node):
             zklock_proxy.wait_for_frame(
                 lambda frame, path=path: (frame.op, frame.path) == ("NodeDeleted", path),  # type: ignore[misc]
                 SOON,
@@ -217,16 +183,13 @@ def test_a_claim_whose_node_is_deleted_queues_again(
         assert not waiting.done()
         zklock_proxy.release()
         grant = waiting.result(SOON)
-        assert grant.path != f"{zklock_path}/{node}"
+        assert grant.path != node
         grant.release()
-    passes_on(other, zklock_path)
+    passes_on(theirs.client, zklock_path)
 
 
 @LASTING
-def test_many_threads_that_give_up_and_try_again(
-    zklock_connect: Connect, other: Any, zklock_path: str
-) -> None:
-    clients = [zklock_connect() for _ in range(2)]
+def test_many_threads_that_give_up_and_try_again(mine: Place, theirs: Place) -> None:
     holders: list[zklock.Grant] = []
     overlaps: list[object] = []
     given_up = Counter[int]()
@@ -234,7 +197,7 @@ def test_many_threads_that_give_up_and_try_again(
     stop = threading.Event()
 
     def churn(number: int) -> None:
-        lock = zklock.Lock(clients[number % 2], zklock_path)
+        lock = (mine, theirs)[number % 2].Lock()
         while not stop.is_set():
             grant = lock.acquire(timeout=0.005 * 2**number)
             if grant is None:
@@ -254,7 +217,6 @@ def test_many_threads_that_give_up_and_try_again(
         lambda: f"enough of both: granted {dict(grants)}, given up {dict(given_up)}",
     )
     stop.set()
-    for each in churning:
-        each.result(SOON)
+    results(churning)
     assert not overlaps
-    passes_on(other, zklock_path)
+    passes_on(theirs.client, theirs.path)

@@ -26,23 +26,19 @@ from kazoo.exceptions import CancelledError, LockTimeout, NoNodeError
 from kazoo.recipe.lock import Lock as KazooLock
 
 import zklock
+from tests.contract.fronts import Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import (
-    ROOT,
-    SOON,
-    Losses,
-    children,
-    delete,
-    granted,
-    passes_on,
-    queued,
-    run,
-)
+from tests.contract.support import ROOT, SOON, Losses, delete, granted, passes_on, run
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, Frame, FrameKind, wait_for
 
-Connect = Callable[..., Any]
-Make = Callable[[Any, str], Any]
+Make = Callable[[Place], Any]
+Behind = Callable[..., Place]
+
+
+@pytest.fixture
+def front() -> Threads:
+    return Threads()
 
 
 class Ours:
@@ -50,8 +46,8 @@ class Ours:
 
     watches = 2
 
-    def __init__(self, client: Any, path: str) -> None:
-        self.lock = zklock.Lock(client, path)
+    def __init__(self, place: Place) -> None:
+        self.lock: zklock.Lock = place.Lock()
         self.cancel = self.lock.cancel
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -72,8 +68,8 @@ class Theirs:
 
     watches = 1
 
-    def __init__(self, client: Any, path: str) -> None:
-        self.lock = KazooLock(client, path, extra_lock_patterns=["-lock-"])
+    def __init__(self, place: Place) -> None:
+        self.lock = KazooLock(place.client, place.path, extra_lock_patterns=["-lock-"])
         self.cancel = self.lock.cancel
         self.release = self.lock.release
 
@@ -122,60 +118,60 @@ def background(work: Callable[[], object], interval: float = 0.01) -> Iterator[N
 
 @against_kazoo("H4")
 def test_a_node_of_an_earlier_session_is_not_adopted(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
 ) -> None:
-    other.ensure_path(zklock_path)
-    lock = make(zklock_connect(zklock_proxy.hosts), zklock_path)
+    theirs.client.ensure_path(theirs.path)
+    lock = make(behind())
     lost = zklock_proxy.drop_before_request(
-        op={"create", "create2"}, where=lambda frame: str(frame.path).startswith(f"{zklock_path}/")
+        op={"create", "create2"}, where=lambda frame: str(frame.path).startswith(f"{theirs.path}/")
     )
     looking = zklock_proxy.hold_before_request(
-        op={"sync", "getChildren"}, where=lambda frame: frame.path == zklock_path
+        op={"sync", "getChildren"}, where=lambda frame: frame.path == theirs.path
     )
     acquiring = run(lock.acquire, timeout=SOON)
     prefix = lost.wait(SOON).path
     looking.wait(SOON)
     # It looks just like one whose reply was lost before the session was replaced.
-    stale = other.create(prefix, ephemeral=True, sequence=True)
+    stale = theirs.client.create(prefix, ephemeral=True, sequence=True)
     zklock_proxy.release()
-    wait_for(lambda: acquiring.done() or len(children(other, zklock_path)) == 2, SOON)
+    wait_for(lambda: acquiring.done() or len(theirs.nodes()) == 2, SOON)
     assert not acquiring.done()
-    other.delete(stale)
+    theirs.client.delete(stale)
     assert acquiring.result(SOON)
     assert lock.held
     lock.release()
-    passes_on(other, zklock_path)
+    passes_on(theirs.client, theirs.path)
 
 
 @against_kazoo("H6")
 def test_a_holder_without_zookeeper_knows_in_time(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
 ) -> None:
-    lock = make(zklock_connect(zklock_proxy.hosts, timeout=4.0), zklock_path)
+    lock = make(behind(timeout=4.0))
     assert lock.acquire(timeout=SOON)
     zklock_proxy.cut()
-    with zklock.Lock(other, zklock_path):
+    with theirs.Lock():
         assert not lock.held
     zklock_proxy.restore()
 
 
 @against_kazoo("H7")
 def test_a_busy_holder_behind_a_black_hole_knows_in_time(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
 ) -> None:
-    client = zklock_connect(zklock_proxy.hosts, timeout=4.0)
-    lock = make(client, zklock_path)
+    far = behind(timeout=4.0)
+    lock = make(far)
     assert lock.acquire(timeout=SOON)
-    with background(lambda: client.exists_async("/")):
+    with background(lambda: far.client.exists_async("/")):
         zklock_proxy.blackhole()
-        with zklock.Lock(other, zklock_path):
+        with theirs.Lock():
             assert not lock.held
     zklock_proxy.restore()
 
 
 @pytest.mark.hazard("H7")
 def test_a_busy_client_behind_a_black_hole_goes_to_another_server(
-    zklock_proxy: FaultProxy, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
+    zklock_proxy: FaultProxy, zklock_hosts: str, zklock_connect: Any, zklock_path: str
 ) -> None:
     with FaultProxy(zklock_hosts) as second:
         client = zklock_connect(
@@ -200,12 +196,12 @@ def test_a_busy_client_behind_a_black_hole_goes_to_another_server(
 
 @against_kazoo("H8", raises=TimeoutError)
 def test_not_blocking_means_not_blocking(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, zklock_path: str, make: Make
+    behind: Behind, zklock_proxy: FaultProxy, make: Make
 ) -> None:
-    client = zklock_connect(zklock_proxy.hosts)
-    lock = make(client, zklock_path)
+    far = behind()
+    lock = make(far)
     zklock_proxy.cut()
-    wait_for(lambda: not client.connected, SOON)
+    wait_for(lambda: not far.client.connected, SOON)
     acquiring: Future[bool] = run(lock.acquire, blocking=False)
     try:
         with Stopwatch() as watch:
@@ -222,17 +218,15 @@ class Interrupted(KeyboardInterrupt):
 
 @against_kazoo("H9", raises=TimeoutError)
 def test_an_interrupted_acquire_leaves_nobody_behind(
-    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+    mine: Place, theirs: Place, make: Make
 ) -> None:
-    lock = make(zklock_connect(), zklock_path)
-    holder = zklock.Lock(other, zklock_path)
-    granted(holder)
+    lock, holder = make(mine), granted(theirs.Lock())
 
     def on_signal(*ignored: object) -> None:
         raise Interrupted
 
     def interrupt() -> None:
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, on_signal)
@@ -243,22 +237,19 @@ def test_an_interrupted_acquire_leaves_nobody_behind(
         interrupting.result(SOON)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    wait_for(lambda: len(children(other, zklock_path)) == 1, 2.0)
+    wait_for(lambda: len(theirs.nodes()) == 1, 2.0)
     holder.release()
 
 
 @against_kazoo("H10", raises=TimeoutError)
-def test_the_timeout_covers_the_whole_call(
-    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
-) -> None:
-    other.ensure_path(zklock_path)
+def test_the_timeout_covers_the_whole_call(mine: Place, other: Any, make: Make) -> None:
+    other.ensure_path(mine.path)
     before = [
-        other.create(f"{zklock_path}/{uuid.uuid4().hex}__lock__", ephemeral=True, sequence=True)
+        other.create(f"{mine.path}/{uuid.uuid4().hex}__lock__", ephemeral=True, sequence=True)
         for _ in range(40)
     ]
-    lock = make(zklock_connect(), zklock_path)
-    acquiring: Future[bool] = run(lock.acquire, timeout=4.0)
-    queued(other, zklock_path, 41)
+    acquiring: Future[bool] = run(make(mine).acquire, timeout=4.0)
+    mine.queued(41)
 
     def wake() -> None:
         if not acquiring.done() and len(before) > 1:
@@ -269,10 +260,8 @@ def test_the_timeout_covers_the_whole_call(
 
 
 @against_kazoo("H11", raises=CancelledError)
-def test_a_cancel_is_over_once_it_is_done(
-    zklock_connect: Connect, zklock_path: str, make: Make
-) -> None:
-    lock = make(zklock_connect(), zklock_path)
+def test_a_cancel_is_over_once_it_is_done(mine: Place, make: Make) -> None:
+    lock = make(mine)
     lock.cancel()
     assert lock.acquire(timeout=SOON)
     lock.release()
@@ -280,11 +269,11 @@ def test_a_cancel_is_over_once_it_is_done(
 
 @against_kazoo("H12")
 def test_a_lost_connection_does_not_send_every_waiter_to_the_queue(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, make: Make
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
 ) -> None:
-    client = zklock_connect(zklock_proxy.hosts)
-    with zklock.Lock(other, zklock_path):
-        locks = [make(client, zklock_path) for _ in range(3)]
+    far = behind()
+    with theirs.Lock():
+        locks = [make(far) for _ in range(3)]
 
         def replies(frames: Sequence[Frame], *ops: str) -> int:
             return sum(frame.kind is FrameKind.REPLY and frame.op in ops for frame in frames)
@@ -312,32 +301,27 @@ def test_a_lost_connection_does_not_send_every_waiter_to_the_queue(
 
 
 @against_kazoo("H13", raises=NoNodeError)
-def test_a_parent_that_was_removed_is_made_again(
-    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
-) -> None:
-    lock = make(zklock_connect(), zklock_path)
+def test_a_parent_that_was_removed_is_made_again(mine: Place, theirs: Place, make: Make) -> None:
+    lock = make(mine)
     for _ in range(2):
         assert lock.acquire(timeout=SOON)
         lock.release()
-        wait_for(lambda: not children(other, zklock_path), SOON)
-        other.delete(zklock_path)
+        theirs.gone()
+        theirs.client.delete(theirs.path)
 
 
 @LASTING
 @against_kazoo("H14")
-def test_what_has_timed_out_is_forgotten(
-    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
-) -> None:
-    client = zklock_connect()
-    with zklock.Lock(other, zklock_path):
+def test_what_has_timed_out_is_forgotten(mine: Place, theirs: Place, make: Make) -> None:
+    with theirs.Lock():
         left = []
         for _ in range(20):
-            lock = make(client, zklock_path)
+            lock = make(mine)
             assert lock.acquire(timeout=0.02) is False
             left.append(weakref.ref(lock.lock))
             del lock
-        queued(other, zklock_path, 1)
-        client.exists(zklock_path)  # answered after everything that the locks have asked
+        theirs.queued(1)
+        mine.client.exists(mine.path)  # answered after everything that the locks have asked
         gc.collect()
         assert [lock() for lock in left] == [None] * 20
 
@@ -345,10 +329,10 @@ def test_what_has_timed_out_is_forgotten(
 FORK = """
 import os, sys
 import zklock
-from tests.contract.test_hazards import Ours, Theirs
+from tests.contract.test_hazards import Ours, Place, Theirs, Threads
 
 client = zklock.connect(sys.argv[2], timeout=20.0)
-lock = globals()[sys.argv[1]](client, sys.argv[3])
+lock = globals()[sys.argv[1]](Place(Threads(), client, sys.argv[3]))
 assert lock.acquire(timeout=20.0)
 child = os.fork()
 if child == 0:
@@ -373,13 +357,11 @@ def test_a_forked_child_does_not_hold_its_parents_lock(
 
 
 @against_kazoo("H16", raises=TimeoutError)
-def test_a_holder_whose_node_is_deleted_knows(
-    zklock_connect: Connect, other: Any, zklock_path: str, make: Make
-) -> None:
-    lock = make(zklock_connect(), zklock_path)
+def test_a_holder_whose_node_is_deleted_knows(mine: Place, theirs: Place, make: Make) -> None:
+    lock = make(mine)
     assert lock.acquire(timeout=SOON)
-    (node,) = children(other, zklock_path)
-    other.delete(f"{zklock_path}/{node}")
+    (node,) = theirs.nodes()
+    theirs.client.delete(f"{mine.path}/{node}")
     wait_for(lambda: not lock.held, 2.0)
 
 
@@ -447,17 +429,21 @@ class Forgetful:
 
 @pytest.fixture
 def forgetful(zklock_hosts: str) -> Iterator[Forgetful]:
-    relay = Forgetful(zklock_hosts)
-    yield relay
-    relay.close()
+    with contextlib.closing(Forgetful(zklock_hosts)) as relay:
+        yield relay
+
+
+@pytest.fixture
+def forgotten(front: Threads, forgetful: Forgetful, zklock_connect: Any, zklock_path: str) -> Place:
+    """The path of the test, for a client behind it."""
+    return Place(front, zklock_connect(forgetful.hosts, timeout=10.0), zklock_path)
 
 
 @against_kazoo("H17", raises=TimeoutError)
 def test_a_session_that_is_replaced_unannounced_is_lost(
-    forgetful: Forgetful, zklock_connect: Connect, make: Make, zklock_path: str
+    forgetful: Forgetful, forgotten: Place, make: Make
 ) -> None:
-    client = zklock_connect(forgetful.hosts, timeout=10.0)
-    lock = make(client, zklock_path)
+    lock, client = make(forgotten), forgotten.client
     assert lock.acquire(timeout=SOON)
     states: list[str] = []
     client.add_listener(states.append)
@@ -470,48 +456,47 @@ def test_a_session_that_is_replaced_unannounced_is_lost(
 
 @pytest.mark.hazard("H17")
 def test_a_loss_with_a_session_that_is_replaced_unannounced_says_so(
-    forgetful: Forgetful, zklock_connect: Connect, zklock_path: str
+    forgetful: Forgetful, forgotten: Place
 ) -> None:
-    client, losses = zklock_connect(forgetful.hosts, timeout=10.0), Losses()
-    granted(zklock.Lock(client, zklock_path, on_lost=losses))
+    losses = Losses()
+    granted(forgotten.Lock(on_lost=losses))
     forgetful.drop()
     assert losses.one().reason is zklock.LossReason.SESSION_EXPIRED
 
 
 @pytest.mark.hazard("H17")
 def test_a_waiter_whose_session_is_replaced_unannounced_queues_again(
-    forgetful: Forgetful, zklock_connect: Connect, other: Any, zklock_path: str
+    forgetful: Forgetful, forgotten: Place, theirs: Place
 ) -> None:
-    holder, client = zklock.Lock(other, zklock_path), zklock_connect(forgetful.hosts, timeout=10.0)
-    granted(holder)
-    waiting = run(granted, zklock.Lock(client, zklock_path))
-    first = queued(other, zklock_path, 2)[1]
+    holder = granted(theirs.Lock())
+    waiting = theirs.waits(forgotten.Lock(), 2)
+    first = theirs.nodes()[1]
     forgetful.drop()
-    second = queued(other, zklock_path, 3)[2]
+    second = theirs.queued(3)[2]
     holder.release()
     grant = waiting.result(SOON)  # once the first session, and its node, are gone
-    assert grant.path == f"{zklock_path}/{second}"
-    assert first not in children(other, zklock_path)
+    assert grant.path == f"{theirs.path}/{second}"
+    assert first not in theirs.nodes()
     grant.release()
 
 
 @pytest.mark.hazard("H19")
 def test_what_leads_stops_before_a_successor_begins(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
 ) -> None:
     steps: list[str] = []
 
-    def lead(client: Any, name: str, enough: Callable[[], bool]) -> None:
-        with zklock.Lock(client, zklock_path) as grant:
+    def lead(place: Place, name: str, enough: Callable[[], bool]) -> None:
+        with place.Lock() as grant:
             while not enough():
                 grant.check()
                 steps.append(name)
                 grant.lost.wait(0.01)
 
-    first = run(lead, zklock_connect(zklock_proxy.hosts, timeout=4.0), "first", lambda: False)
+    first = run(lead, behind(timeout=4.0), "first", lambda: False)
     wait_for(lambda: steps, SOON)
-    second = run(lead, other, "second", lambda: "second" in steps)
-    queued(other, zklock_path, 2)
+    second = run(lead, theirs, "second", lambda: "second" in steps)
+    theirs.queued(2)
     zklock_proxy.cut()
     second.result(SOON)
     with pytest.raises(zklock.LockLost):
@@ -524,33 +509,29 @@ def test_what_leads_stops_before_a_successor_begins(
 @pytest.mark.hazard("H21")
 @pytest.mark.parametrize("others", [1, 2])
 def test_no_grant_on_a_node_that_is_gone(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, others: int
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, others: int
 ) -> None:
-    holders = [zklock.Lock(other, zklock_path) for _ in range(others)]
-    granted(holders[0])
-    for number, lock in enumerate(holders[1:], 2):
-        run(lambda lock=lock: granted(lock).abandon())
-        queued(other, zklock_path, number)
+    granted(theirs.Lock())
+    for number in range(2, others + 1):
+        theirs.waits(theirs.Lock(), number).add_done_callback(lambda it: it.result().abandon())
     losses = Losses()
-    client = zklock_connect(zklock_proxy.hosts)
-    waiting = run(granted, zklock.Lock(client, zklock_path, on_lost=losses))
-    *_, before, own = queued(other, zklock_path, others + 1)
+    waiting = theirs.waits(behind().Lock(on_lost=losses), others + 1)
+    *_, before, own = theirs.nodes()
     last = own if others == 1 else before  # behind several, it does not watch its own
     zklock_proxy.wait_for_frame(
         lambda frame: (
-            frame.kind is FrameKind.REPLY
-            and frame.op == "getData"
-            and frame.path == f"{zklock_path}/{last}"
+            (frame.kind, frame.op, frame.path)
+            == (FrameKind.REPLY, "getData", f"{theirs.path}/{last}")
         ),
         SOON,
     )
     zklock_proxy.hold(to_server=False)
-    other.delete(f"{zklock_path}/{own}")
-    for name in children(other, zklock_path):
-        delete(other, f"{zklock_path}/{name}")
+    theirs.client.delete(f"{theirs.path}/{own}")
+    for name in theirs.nodes():
+        delete(theirs.client, f"{theirs.path}/{name}")
     zklock_proxy.release()
     grant = waiting.result(SOON)
-    assert grant.path != f"{zklock_path}/{own}"
+    assert grant.path != f"{theirs.path}/{own}"
     grant.verify()
     assert not losses.losses
     grant.release()
