@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import zklock
-from tests.contract.support import SOON, children, gone, granted, queued, run
+from tests.contract.support import SOON, children, gone, granted, passes_on, queued, run
 from zklock import aio
 
 T = TypeVar("T")
@@ -364,6 +364,10 @@ class Place:
     def gone(self, at: str = "") -> None:
         """Wait until there is no node."""
         gone(self.client, self.path + at)
+
+    def passes_on(self, at: str = "") -> None:
+        """Insist that the lock is free for the next contender, and that nobody is left behind."""
+        passes_on(self.client, self.path + at)
 
     def waits(self, lock: Any, count: int, at: str = "", **how: Any) -> Future[Any]:
         """Acquire on another thread; return when so many are queued, it among them."""

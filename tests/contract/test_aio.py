@@ -411,7 +411,7 @@ class TestCallbacks:
             wait_for(lambda: "its event loop is closed" in caplog.text, SOON)
         assert grant.remaining() == 0.0
         assert not called
-        passes_on(theirs.client, theirs.path)
+        theirs.passes_on()
 
     def test_a_grant_for_a_closed_loop_is_given_back(self, mine: Place, theirs: Place) -> None:
         loop = asyncio.new_event_loop()
@@ -421,7 +421,7 @@ class TestCallbacks:
         theirs.queued(2)
         loop.close()  # and the task is kept
         holder.release()
-        passes_on(theirs.client, theirs.path)
+        theirs.passes_on()
         acquiring._log_destroy_pending = False  # type: ignore[attr-defined]
         acquiring.get_coro().close()
 
@@ -964,7 +964,7 @@ def test_a_fork_h15(zklock_hosts: str, theirs: Place) -> None:
         }
         assert process.hears() == {"held": True, "lost": False, "callbacks": 0}
         assert process.process.wait(SOON) == 0
-    passes_on(theirs.client, theirs.path)
+    theirs.passes_on()
 
 
 @LASTING

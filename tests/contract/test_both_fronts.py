@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import KEPT, KINDS, Kind, Loop, Threads
+from tests.contract.fronts import KEPT, KINDS, Kind, Place
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Losses, children, gone, granted, passes_on, queued, run
+from tests.contract.support import SOON, Losses, granted, results, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason
-from zklock.testing import FaultProxy, wait_for
-
-Make = Callable[..., Any]
+from zklock.testing import FaultProxy, expire_session, wait_for
 
 BOUNDED = bounded(2.0)
 
@@ -38,63 +36,68 @@ def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+class Places(Place):
+    """Makes locks of the kind of the test: ``place(at, **options)``."""
+
+    def __init__(self, place: Place, kind: Kind) -> None:
+        super().__init__(place.front, place.client, place.path)
+        self.kind = kind
+
+    def __call__(self, at: str = "", **options: Any) -> Any:
+        return self.front.lock(self.kind, self.client, self.path + at, **options)
+
+
 @pytest.fixture
-def make(
-    front: Threads | Loop,
-    kind: Kind,
-    client: Any,
-    other: Any,
-    zklock_path: str,
-    session_seconds: float,
-) -> Make:
-    """Return ``make(client=None, **options)``: a lock on the path of the test."""
+def mine(mine: Place, kind: Kind) -> Places:
+    return Places(mine, kind)
 
-    def make_lock(on: Any = client, path: str = zklock_path, **options: Any) -> Any:
-        if on is client and not isinstance(client.handler, zklock.Handler):
-            options.setdefault("session_timeout", session_seconds)
-        return front.lock(kind, on, path, **options)
 
-    return make_lock
+@pytest.fixture
+def theirs(theirs: Place, kind: Kind) -> Places:
+    return Places(theirs, kind)
+
+
+@pytest.fixture
+def behind(behind: Callable[..., Place], kind: Kind) -> Callable[..., Places]:
+    return lambda **options: Places(behind(**options), kind)
 
 
 class TestGrants:
     @EACH_WITH_A_ZNODE
-    def test_from_acquire_to_release(
-        self, make: Make, client: Any, zklock_path: str, session_seconds: float
-    ) -> None:
-        lock = make(identity="ödön")
-        assert (lock.held, lock.grant, lock.path) == (False, None, zklock_path)
+    def test_from_acquire_to_release(self, mine: Places, session_seconds: float) -> None:
+        lock = mine(identity="ödön")
+        assert (lock.held, lock.grant, lock.path) == (False, None, mine.path)
         grant = granted(lock)
         assert (lock.held, lock.grant, grant.held) == (True, grant, True)
         assert 0 < grant.remaining() <= session_seconds
         assert not grant.lost.is_set()
         grant.check()
         grant.verify()
-        data, stat = client.get(grant.path)
+        data, stat = mine.client.get(grant.path)
         assert (data.decode(), grant.identity) == ("ödön", "ödön")
-        assert grant.session_id == stat.ephemeralOwner == client.client_id[0]
+        assert grant.session_id == stat.ephemeralOwner == mine.client.client_id[0]
         parent, _, name = grant.path.rpartition("/")
-        assert parent == grant.lock_path == zklock_path
+        assert parent == grant.lock_path == mine.path
         assert CURATOR_NAME.fullmatch(name)
-        assert grant.token == zklock.FencingToken(client.exists(parent).czxid, int(name[-10:]))
+        assert grant.token == zklock.FencingToken(mine.client.exists(parent).czxid, int(name[-10:]))
         lock.release()
         assert (lock.held, lock.grant, grant.held, grant.released) == (False, None, False, True)
         assert grant.remaining() == 0.0
         assert not grant.lost.is_set()
-        assert children(client, zklock_path) == []
+        assert mine.nodes() == []
 
     @EACH_WITH_A_ZNODE
-    def test_name_host_process_and_thread_or_task(self, make: Make) -> None:
+    def test_name_host_process_and_thread_or_task(self, mine: Places) -> None:
         def identity() -> str:
-            with make() as grant:
+            with mine() as grant:
                 return str(grant.identity)
 
         ours = f"{socket.gethostname()}:{os.getpid()}:contract-test"
         assert run(identity).result(SOON) == ours
 
     @EACH_WITH_A_ZNODE
-    def test_exclude_each_other_and_tokens_grow(self, make: Make, other: Any) -> None:
-        locks = [make(), make(other)]
+    def test_exclude_each_other_and_tokens_grow(self, mine: Places, theirs: Places) -> None:
+        locks = [mine(), theirs()]
         inside: list[Any] = []
         tokens: list[zklock.FencingToken] = []
 
@@ -107,14 +110,13 @@ class TestGrants:
                     tokens.append(grant.token)
                     inside.remove(grant)
 
-        for each in [run(work, locks[number % 2]) for number in range(6)]:
-            each.result(SOON)
+        results([run(work, locks[number % 2]) for number in range(6)])
         assert len(tokens) == 30
         assert tokens == sorted(set(tokens))
 
     @EACH_WITH_A_ZNODE
-    def test_come_in_the_order_of_asking(self, make: Make, other: Any, zklock_path: str) -> None:
-        holder = granted(make())
+    def test_come_in_the_order_of_asking(self, mine: Places, theirs: Places) -> None:
+        holder = granted(mine())
         order: list[int] = []
 
         def wait(number: int, lock: Any) -> None:
@@ -123,54 +125,52 @@ class TestGrants:
 
         waiting = []
         for number in range(6):
-            waiting.append(run(wait, number, make(other) if number % 2 else make()))
-            queued(other, zklock_path, number + 2)
+            waiting.append(run(wait, number, theirs() if number % 2 else mine()))
+            theirs.queued(number + 2)
         holder.release()
-        for each in waiting:
-            each.result(SOON)
+        results(waiting)
         assert order == list(range(6))
-        gone(other, zklock_path)
+        theirs.gone()
 
 
 class TestGivingUp:
     @EACH_WITH_A_ZNODE
     @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0}, {"timeout": 0.3}])
-    def test_in_time(self, make: Make, other: Any, zklock_path: str, how: dict[str, Any]) -> None:
-        lock = make()
-        holder = granted(make(other))
+    def test_in_time(self, mine: Places, theirs: Places, how: dict[str, Any]) -> None:
+        lock = mine()
+        holder = granted(theirs())
         with Stopwatch() as watch:
             assert lock.acquire(**how) is None
         assert watch.total >= how.get("timeout", 0)
         assert watch.awake < BOUNDED
-        assert queued(other, zklock_path, 1) == [holder.path.rpartition("/")[2]]
+        assert theirs.queued(1) == [holder.path.rpartition("/")[2]]
         holder.release()
         grant = lock.acquire(**how)
         assert grant is not None
         grant.release()
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
-    def test_with_raises(self, make: Make, other: Any, zklock_path: str) -> None:
-        lock, holder = make(timeout=0.2), granted(make(other))
+    def test_with_raises(self, mine: Places, theirs: Places) -> None:
+        lock, holder = mine(timeout=0.2), granted(theirs())
         with pytest.raises(zklock.AcquireTimeout, match=r"0\.2 s") as caught:
             lock.__enter__()
-        assert caught.value.path == zklock_path
+        assert caught.value.path == mine.path
         holder.release()
         granted(lock).release()
-        with make():
+        with mine():
             pass
 
     @EACH_WITH_A_ZNODE
-    def test_cancel_h11(self, make: Make, other: Any, zklock_path: str) -> None:
-        lock, bystander, holder = make(), make(), granted(make(other))
+    def test_cancel_h11(self, mine: Places, theirs: Places) -> None:
+        lock, bystander, holder = mine(), mine(), granted(theirs())
         pending = [run(lock.acquire) for _ in range(2)]
-        queued(other, zklock_path, 3)
-        waiting = run(granted, bystander)
-        queued(other, zklock_path, 4)
+        theirs.queued(3)
+        waiting = theirs.waits(bystander, 4)
         lock.cancel()
         for each in pending:
             with pytest.raises(zklock.AcquireCancelled):
                 each.result(SOON)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         with pytest.raises(TimeoutError):
             waiting.result(0.3)
         holder.release()
@@ -179,27 +179,21 @@ class TestGivingUp:
             lock.cancel()
             assert lock.held
 
-    def test_a_client_that_is_stopped_while_waiting(
-        self, make: Make, other: Any, zklock_path: str, zklock_connect: Any
-    ) -> None:
-        client = zklock_connect()
-        holder = granted(make(other))
-        waiting = run(make(client).acquire)
-        queued(other, zklock_path, 2)
-        client.stop()
+    def test_a_client_that_is_stopped_while_waiting(self, mine: Places, theirs: Places) -> None:
+        holder = granted(theirs())
+        waiting = theirs.waits(mine(), 2)
+        mine.client.stop()
         with pytest.raises(zklock.ClientClosed):
             waiting.result(SOON)
-        queued(other, zklock_path, 1)
+        theirs.queued(1)
         holder.release()
 
-    def test_a_waiter_outlives_its_session(
-        self, make: Make, client: Any, other: Any, zklock_path: str, zklock_expire_session: Any
-    ) -> None:
-        holder = granted(make(other))
-        waiting = run(granted, make())
-        before = queued(other, zklock_path, 2)[1]
-        session = zklock_expire_session(client)
-        wait_for(lambda: len(now := children(other, zklock_path)) == 2 and now[1] != before, SOON)
+    def test_a_waiter_outlives_its_session(self, mine: Places, theirs: Places) -> None:
+        holder = granted(theirs())
+        waiting = theirs.waits(mine(), 2)
+        before = theirs.nodes()[1]
+        session = expire_session(mine.client)
+        wait_for(lambda: len(now := theirs.nodes()) == 2 and now[1] != before, SOON)
         holder.release()
         grant = waiting.result(SOON)
         assert grant.session_id not in {0, session}
@@ -207,8 +201,8 @@ class TestGivingUp:
 
 
 class TestRelease:
-    def test_twice(self, make: Make) -> None:
-        lock = make()
+    def test_twice(self, mine: Places) -> None:
+        lock = mine()
         grant = granted(lock)
         lock.release()
         for again in (lock.release, grant.release, grant.check, grant.verify):
@@ -223,8 +217,8 @@ class TestRelease:
             grant.abandon()
             assert (later.held, lock.grant) == (True, later)
 
-    def test_by_another(self, make: Make) -> None:
-        lock = make()
+    def test_by_another(self, mine: Places) -> None:
+        lock = mine()
         grant = granted(lock)
         with pytest.raises(zklock.WrongThread) as caught:
             run(lock.release).result(SOON)
@@ -235,15 +229,15 @@ class TestRelease:
         with pytest.raises(zklock.NotHeld):
             lock.release()
 
-    def test_of_what_was_never_acquired(self, make: Make) -> None:
+    def test_of_what_was_never_acquired(self, mine: Places) -> None:
         with pytest.raises(zklock.NotHeld):
-            make().release()
+            mine().release()
 
 
 class TestLoss:
-    def test_is_told_once(self, make: Make, other: Any) -> None:
+    def test_is_told_once(self, mine: Places, other: Any) -> None:
         losses, more = Losses(), Losses()
-        lock = make(on_lost=losses)
+        lock = mine(on_lost=losses)
         grant = granted(lock)
         grant.add_lost_callback(more)
         other.delete(grant.path)
@@ -272,14 +266,7 @@ class TestLoss:
     @LASTING
     @pytest.mark.parametrize("how", ["released", "of a body", "of a body that fails", "abandoned"])
     def test_of_a_young_grant_is_told_at_its_end(
-        self,
-        make: Make,
-        kind: Kind,
-        client: Any,
-        other: Any,
-        zklock_path: str,
-        how: str,
-        caplog: pytest.LogCaptureFixture,
+        self, mine: Places, kind: Kind, other: Any, how: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Its node is not watched yet: that there is nothing to delete is the proof.
 
@@ -287,11 +274,12 @@ class TestLoss:
         """
         # A heartbeat tells this loss, so the next one is far.
         before = Losses()
-        other.delete(granted(zklock.Lock(client, f"{zklock_path}/before", on_lost=before)).path)
+        elsewhere = zklock.Lock(mine.client, f"{mine.path}/before", on_lost=before)
+        other.delete(granted(elsewhere).path)
         before.one()
         caplog.clear()
         losses = Losses()
-        lock = make(on_lost=losses)
+        lock = mine(on_lost=losses)
         says = nullcontext() if kind is KEPT else pytest.raises(zklock.LockLost)
         match how:
             case "released" | "abandoned":
@@ -316,56 +304,46 @@ class TestLoss:
         with lock as again:
             assert again.held
 
-    def test_of_the_session(self, make: Make, client: Any, zklock_expire_session: Any) -> None:
+    def test_of_the_session(self, mine: Places) -> None:
         losses = Losses()
-        grant = granted(make(on_lost=losses))
-        zklock_expire_session(client)
+        grant = granted(mine(on_lost=losses))
+        expire_session(mine.client)
         # ZooKeeper deletes the nodes first; who watches them can be told of that alone.
         assert losses.one().reason in {LossReason.SESSION_EXPIRED, LossReason.NODE_DELETED}
         assert not grant.held
 
     def test_of_the_lease(
-        self,
-        make: Make,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Any,
-        other: Any,
-        zklock_path: str,
+        self, behind: Callable[..., Places], theirs: Places, zklock_proxy: FaultProxy
     ) -> None:
         losses, warned = Losses(), threading.Event()
-        client = zklock_connect(zklock_proxy.hosts, timeout=5.0)
-        lock = make(client, on_lost=losses, on_suspended=lambda grant: warned.set())
-        granted(lock)
+        granted(behind(timeout=5.0)(on_lost=losses, on_suspended=lambda grant: warned.set()))
         zklock_proxy.cut()
         assert losses.one().reason is LossReason.LEASE_LAPSED
         assert warned.is_set()
         zklock_proxy.restore()
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
-    def test_of_the_client(
-        self, make: Make, zklock_connect: Any, other: Any, zklock_path: str
-    ) -> None:
-        losses, client = Losses(), zklock_connect()
-        granted(make(client, on_lost=losses))
-        client.stop()
+    def test_of_the_client(self, mine: Places, theirs: Places) -> None:
+        losses = Losses()
+        granted(mine(on_lost=losses))
+        mine.client.stop()
         assert losses.one().reason is LossReason.CLIENT_CLOSED
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
 
 class TestQueries:
-    def test_of_a_queue(self, make: Make, other: Any, zklock_path: str) -> None:
-        lock, second = make(identity="first"), make(other, identity="second")
+    def test_of_a_queue(self, mine: Places, theirs: Places) -> None:
+        lock, second = mine(identity="first"), theirs(identity="second")
         assert (lock.contenders(), lock.holder()) == ([], None)
         grant = granted(lock)
-        waiting = run(granted, second)
-        queued(other, zklock_path, 2)
+        waiting = theirs.waits(second, 2)
         for asked in (lock, second):
             assert [(each.identity, each.holds) for each in asked.contenders()] == [
                 ("first", True),
                 ("second", False),
             ]
             waiter = asked.contenders()[1]
-            assert waiter.session_id == other.client_id[0]
+            assert waiter.session_id == theirs.client.client_id[0]
             holder = asked.holder()
             assert (holder.identity, holder.token) == ("first", grant.token)
             assert holder.session_id == grant.session_id
@@ -375,9 +353,9 @@ class TestQueries:
         successor.release()
 
     def test_without_an_answer(
-        self, make: Make, zklock_proxy: FaultProxy, zklock_connect: Any
+        self, behind: Callable[..., Places], zklock_proxy: FaultProxy
     ) -> None:
-        lock = make(zklock_connect(zklock_proxy.hosts, timeout=10.0))
+        lock = behind()()
         grant = granted(lock)
         zklock_proxy.blackhole()
         for question in (lock.contenders, lock.holder, lock.request_release, grant.verify):
@@ -388,7 +366,7 @@ class TestQueries:
         assert grant.held
         zklock_proxy.restore()
 
-    def test_request_and_break(self, make: Make, other: Any, zklock_path: str) -> None:
+    def test_request_and_break(self, mine: Places, theirs: Places) -> None:
         asked: list[Any] = []
         heard = threading.Event()
 
@@ -397,9 +375,9 @@ class TestQueries:
             heard.set()
 
         losses = Losses()
-        lock = make(on_release_requested=on_request, on_lost=losses)
+        lock = mine(on_release_requested=on_request, on_lost=losses)
         grant = granted(lock)
-        onlooker = make(other)
+        onlooker = theirs()
         assert [each.token for each in onlooker.request_release()] == [grant.token]
         assert heard.wait(SOON)
         assert asked == [grant]
@@ -410,27 +388,27 @@ class TestQueries:
         assert onlooker.break_lock(grant.token).token == grant.token
         assert losses.one().reason is LossReason.NODE_DELETED
         assert onlooker.break_lock() is None
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
 
 class TestBadInput:
     @pytest.mark.parametrize("name", ["on_lost", "on_suspended", "on_release_requested"])
-    def test_of_coroutine_functions_h33(self, make: Make, front: Any, name: str) -> None:
+    def test_of_coroutine_functions_h33(self, mine: Places, name: str) -> None:
         async def callback(_: Any) -> None: ...
 
-        if front.name == "asyncio":
-            make(**{name: callback})
+        if mine.front.name == "asyncio":
+            mine("", **{name: callback})
             return
         with pytest.raises(TypeError, match=rf"{name} is a coroutine function.*zklock\.aio"):
-            make(**{name: callback})
+            mine("", **{name: callback})
         with (
-            make() as grant,
+            mine() as grant,
             pytest.raises(TypeError, match=r"a lost callback is a coroutine function"),
         ):
             grant.add_lost_callback(callback)
 
-    def test_of_the_calls(self, make: Make, client: Any, zklock_path: str) -> None:
-        lock = make()
+    def test_of_the_calls(self, mine: Places) -> None:
+        lock = mine()
         calls: list[tuple[Callable[[], object], type[Exception]]] = [
             (lambda: lock.acquire(timeout=-1), ValueError),
             (lambda: lock.acquire(timeout=True), TypeError),
@@ -446,7 +424,7 @@ class TestBadInput:
         for call, error in calls:
             with pytest.raises(error):
                 call()
-        assert client.exists(zklock_path) is None
+        assert mine.client.exists(mine.path) is None
         with lock as grant:
             with pytest.raises(TypeError):
                 grant.verify(timeout="1")

@@ -37,7 +37,7 @@ def test_a_create_whose_reply_was_lost_is_found_h5(
     assert grant.token.sequence == 0  # the same node: nothing was created twice
     grant.verify()
     lock.release()
-    passes_on(theirs.client, theirs.path)
+    theirs.passes_on()
 
 
 @pytest.mark.parametrize("how", ["with", "acquire", "hand-off"])
@@ -89,7 +89,7 @@ def test_giving_up_at_any_moment_leaves_nothing(
         theirs.gone()
     assert outcomes[True] > 0
     assert outcomes[False] > 0
-    passes_on(theirs.client, theirs.path)
+    theirs.passes_on()
 
 
 def test_a_client_that_is_stopped_while_disconnected(
@@ -106,7 +106,7 @@ def test_a_client_that_is_stopped_while_disconnected(
         waiting.result(SOON)
     assert not held.held
     zklock_proxy.restore()
-    passes_on(theirs.client, theirs.path)
+    theirs.passes_on()
 
 
 def test_a_client_that_is_stopped_after_its_session_was_lost(
@@ -152,7 +152,7 @@ def test_a_session_that_expires_while_entering(
     grant = waiting.result(SOON)
     grant.verify()
     grant.release()
-    passes_on(theirs.client, theirs.path)
+    theirs.passes_on()
 
 
 def test_a_claim_whose_node_is_deleted_queues_again(
@@ -219,4 +219,4 @@ def test_many_threads_that_give_up_and_try_again(mine: Place, theirs: Place) -> 
     stop.set()
     results(churning)
     assert not overlaps
-    passes_on(theirs.client, theirs.path)
+    theirs.passes_on()

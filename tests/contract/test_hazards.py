@@ -28,7 +28,7 @@ from kazoo.recipe.lock import Lock as KazooLock
 import zklock
 from tests.contract.fronts import Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import ROOT, SOON, Losses, delete, granted, passes_on, run
+from tests.contract.support import ROOT, SOON, Losses, delete, granted, run
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, Frame, FrameKind, wait_for
 
@@ -140,7 +140,7 @@ def test_a_node_of_an_earlier_session_is_not_adopted(
     assert acquiring.result(SOON)
     assert lock.held
     lock.release()
-    passes_on(theirs.client, theirs.path)
+    theirs.passes_on()
 
 
 @against_kazoo("H6")

@@ -18,23 +18,21 @@ from kazoo.protocol.serialization import Create2
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
+from tests.contract.fronts import Place, Threads
 from tests.contract.support import (
     EXHAUSTED_AT,
     SOON,
     Losses,
     children,
-    gone,
     granted,
     kazoo_client,
-    passes_on,
-    queued,
     run,
 )
 from zklock.fencing import verify_owner
 from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, four_letter, wait_for
 
-Make = Callable[..., zklock.Lock]
 Connect = Callable[..., Any]
+Put = Callable[..., str]
 
 UUID = "93969bb0-f5b6-48a7-a9f1-3f2b4fe4f4de"
 STRAY = [
@@ -58,7 +56,12 @@ CONTENDERS = [
 
 
 @pytest.fixture
-def put(other: Any, zklock_path: str) -> Callable[..., str]:
+def front() -> Threads:
+    return Threads()
+
+
+@pytest.fixture
+def put(other: Any, zklock_path: str) -> Put:
     """Return a function that creates a node below the lock's path."""
     other.ensure_path(zklock_path)
 
@@ -70,26 +73,24 @@ def put(other: Any, zklock_path: str) -> Callable[..., str]:
 
 
 class TestNames:
-    def test_that_are_no_contenders(
-        self, make_lock: Make, other: Any, put: Callable[..., str], zklock_path: str
-    ) -> None:
+    def test_that_are_no_contenders(self, mine: Place, theirs: Place, put: Put) -> None:
         nodes = [put(name, name.encode()) for name in STRAY]
-        lock = make_lock()
+        lock = mine.Lock()
         assert lock.contenders() == []
         with lock as grant:
             assert [each.path for each in lock.contenders()] == [grant.path]
             assert lock.holder() == lock.contenders()[0]
-            waiting = run(granted, make_lock())
+            waiting = run(granted, mine.Lock())
             wait_for(lambda: len(lock.contenders()) == 2, SOON)
         waiting.result(SOON).release()
-        assert set(children(other, zklock_path)) == {node.rpartition("/")[2] for node in nodes}
+        assert set(theirs.nodes()) == {node.rpartition("/")[2] for node in nodes}
 
     @pytest.mark.parametrize("name", CONTENDERS, ids=lambda name: name[:40])
     def test_of_contenders_that_never_go(
-        self, make_lock: Make, other: Any, put: Callable[..., str], name: str
+        self, mine: Place, other: Any, put: Put, name: str
     ) -> None:
         stone = put(name, b"a stone")
-        lock = make_lock()
+        lock = mine.Lock()
         assert lock.acquire(blocking=False) is None
         waiting = run(granted, lock)
         first, _ = wait_for(lambda: found if len(found := lock.contenders()) == 2 else None, SOON)
@@ -102,13 +103,11 @@ class TestNames:
 
     @pytest.mark.hazard("H2")
     @pytest.mark.parametrize("number", [EXHAUSTED_AT, 2**31 - 1, -(2**31), -1])
-    def test_with_worn_out_numbers(
-        self, make_lock: Make, other: Any, put: Callable[..., str], number: int
-    ) -> None:
+    def test_with_worn_out_numbers(self, mine: Place, other: Any, put: Put, number: int) -> None:
         """The counter seems to be at its end: nobody is granted until all is renewed."""
         stone = put(f"{UUID}-lock-{number:010d}")
-        epoch = other.exists(stone.rpartition("/")[0]).czxid
-        lock = make_lock()
+        epoch = other.exists(mine.path).czxid
+        lock = mine.Lock()
         assert lock.acquire(timeout=0.2) is None
         (only,) = lock.contenders()
         assert (only.path, only.sequence) == (stone, number)
@@ -119,17 +118,16 @@ class TestNames:
         assert grant.token.epoch >= epoch
         grant.release()
 
-    def test_with_one_number(self, make_lock: Make, put: Callable[..., str]) -> None:
+    def test_with_one_number(self, mine: Place, put: Put) -> None:
         """Numbers that ZooKeeper did not give may be there twice; the text decides."""
-        put("A-lock-0000000003")
-        put("z-lock-0000000003")
-        put("_c_-lock-0000000001")
-        lock = make_lock()
+        for name in ("A-lock-0000000003", "z-lock-0000000003", "_c_-lock-0000000001"):
+            put(name)
+        lock = mine.Lock()
         waiting = run(lock.acquire, timeout=0.5)
         found = wait_for(lambda: found if len(found := lock.contenders()) == 4 else None, SOON)
         names = [each.path.rpartition("/")[2] for each in found]
-        mine = next(name for name in names if name.startswith("_c_") and len(name) > 30)
-        assert names == ["_c_-lock-0000000001", "A-lock-0000000003", mine, "z-lock-0000000003"]
+        mine_ = next(name for name in names if name.startswith("_c_") and len(name) > 30)
+        assert names == ["_c_-lock-0000000001", "A-lock-0000000003", mine_, "z-lock-0000000003"]
         assert waiting.result(SOON) is None
 
 
@@ -214,11 +212,11 @@ class TestFuzz:
 
 
 class TestData:
-    def test_that_is_huge(self, make_lock: Make, other: Any, put: Callable[..., str]) -> None:
+    def test_that_is_huge(self, mine: Place, other: Any, put: Put) -> None:
         size = 1_000_000
         nodes = [put(f"_c_{UUID}-lock-{number:010d}", b"\xffx" * (size // 2)) for number in (0, 1)]
         put("stray", b"y" * size)
-        lock = make_lock(identity="me")
+        lock = mine.Lock(identity="me")
         waiting = run(granted, lock)
         found = wait_for(lambda: found if len(found := lock.contenders()) == 3 else None, SOON)
         assert [len(each.identity) for each in found] == [size, size, 2]
@@ -227,54 +225,48 @@ class TestData:
             other.delete(node)
         waiting.result(SOON).release()
 
-    def test_that_keeps_changing(self, make_lock: Make, other: Any, zklock_path: str) -> None:
-        holder = zklock.Lock(other, zklock_path)
-        granted(holder)
-        losses = Losses()
-        waiting = run(granted, make_lock(on_lost=losses))
+    def test_that_keeps_changing(self, mine: Place, theirs: Place) -> None:
+        holder = granted(theirs.Lock())
+        losses, change = Losses(), theirs.client.set
+        waiting = theirs.waits(mine.Lock(on_lost=losses), 2)
         for _ in range(20):
-            for name in queued(other, zklock_path, 2):
-                other.set(f"{zklock_path}/{name}", uuid.uuid4().bytes)
+            for name in theirs.nodes():
+                change(f"{mine.path}/{name}", uuid.uuid4().bytes)
         assert not waiting.done()
         holder.release()
         grant = waiting.result(SOON)
         for _ in range(20):
-            other.set(grant.path, uuid.uuid4().bytes)
+            change(grant.path, uuid.uuid4().bytes)
         grant.verify()
         assert not losses.losses
-        other.delete(grant.path)
+        theirs.client.delete(grant.path)
         assert losses.one().reason is zklock.LossReason.NODE_DELETED
 
-    @pytest.mark.parametrize("kind", [zklock.Lock, zklock.ReadLock])
-    def test_that_there_are_none_of(
-        self, kind: type[zklock.Lock | zklock.ReadLock], client: Any, other: Any, zklock_path: str
-    ) -> None:
+    @pytest.mark.parametrize("kind", ["Lock", "ReadLock"])
+    def test_that_there_are_none_of(self, mine: Place, other: Any, kind: str) -> None:
         """For kazoo, a node that somebody has made without data has ``None``."""
-        other.create(zklock_path, None, makepath=True)
-        node = other.create(f"{zklock_path}/-__WRIT__", None, ephemeral=True, sequence=True)
-        lock = kind(client, zklock_path)
-        waiting = run(granted, lock)
-        queued(other, zklock_path, 2)
+        other.create(mine.path, None, makepath=True)
+        node = other.create(f"{mine.path}/-__WRIT__", None, ephemeral=True, sequence=True)
+        lock = getattr(mine, kind)()
+        waiting = mine.waits(lock, 2)
         assert lock.contenders()[0].identity == ""
-        assert not waiting.done()
-        token = zklock.FencingToken(other.exists(zklock_path).czxid, 0)
-        assert verify_owner(client, zklock_path, token).path == node
+        token = zklock.FencingToken(other.exists(mine.path).czxid, 0)
+        assert verify_owner(mine.client, mine.path, token).path == node
         with pytest.raises(zklock.NotOwner):
-            verify_owner(client, zklock_path, zklock.FencingToken(token.epoch, 1))
+            verify_owner(mine.client, mine.path, zklock.FencingToken(token.epoch, 1))
+        assert not waiting.done()
         other.delete(node)
         waiting.result(SOON).release()
 
-    def test_that_an_election_has_none_of(self, client: Any, other: Any, zklock_path: str) -> None:
-        other.create(zklock_path, None, makepath=True)
-        election = zklock.LeaderElection(client, zklock_path, identity="me")
+    def test_that_an_election_has_none_of(self, mine: Place, other: Any) -> None:
+        other.create(mine.path, None, makepath=True)
+        election = mine.LeaderElection(identity="me")
         with election.changes(timeout=SOON) as changes:
             assert next(changes).leader is None
             leadership = election.acquire()
-            assert leadership is not None
             first = next(changes).leader
-            assert first is not None
             assert first.identity == "me"
-            assert verify_owner(client, zklock_path, leadership.token) == first
+            assert verify_owner(mine.client, mine.path, leadership.token) == first
             election.request_release()
             assert leadership.should_stop.wait(SOON)
             leadership.release()
@@ -282,46 +274,44 @@ class TestData:
 
 class TestCrowds:
     def test_five_thousand_strays(
-        self, make_lock: Make, other: Any, zklock_path: str, zklock_proxy: FaultProxy
+        self, mine: Place, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        names = [f"stray-{number:05d}-{'x' * 40}" for number in range(5000)]
-        other.ensure_path(zklock_path)
-        in_bulk(other, [("create", f"{zklock_path}/{name}") for name in names])
+        nodes = [f"{mine.path}/stray-{number:05d}-{'x' * 40}" for number in range(5000)]
+        theirs.client.ensure_path(mine.path)
+        in_bulk(theirs.client, "create", nodes)
         try:
-            lock, second = make_lock(), zklock.Lock(other, zklock_path)
+            lock = mine.Lock()
             started = time.monotonic()
             with lock:
-                waiting = run(granted, second)
+                waiting = run(granted, theirs.Lock())
                 wait_for(lambda: len(lock.contenders()) == 2, SOON)
             waiting.result(SOON).release()
             assert lock.contenders() == []
             assert time.monotonic() - started < SOON / 2
             with kazoo_client(zklock_proxy.hosts) as client:
-                behind_proxy = zklock.Lock(client, zklock_path, session_timeout=10.0)
+                behind_proxy = zklock.Lock(client, mine.path, session_timeout=10.0)
                 zklock_proxy.drop_after_request(op="create2")
                 granted(behind_proxy)  # found among all of them
                 behind_proxy.release()
-            queued(other, zklock_path, 5000)
+            theirs.queued(5000)
         finally:
-            in_bulk(other, [("delete", f"{zklock_path}/{name}") for name in names])
+            in_bulk(theirs.client, "delete", nodes)
 
-    def test_nodes_with_children(
-        self, make_lock: Make, other: Any, put: Callable[..., str], zklock_path: str
-    ) -> None:
+    def test_nodes_with_children(self, mine: Place, other: Any, put: Put) -> None:
         put("stray/with/children", makepath=True)
         put("config-lock-0000000000/child", makepath=True)
-        lock = make_lock()
+        lock = mine.Lock()
         assert lock.acquire(timeout=0.2) is None
-        other.delete(f"{zklock_path}/config-lock-0000000000", recursive=True)
+        other.delete(f"{mine.path}/config-lock-0000000000", recursive=True)
         with lock:
             assert len(lock.contenders()) == 1
 
 
-def in_bulk(client: Any, requests: list[tuple[str, str]]) -> None:
+def in_bulk(client: Any, method: str, paths: list[str]) -> None:
     answers = []
-    for start in range(0, len(requests), 500):
+    for start in range(0, len(paths), 500):
         transaction = client.transaction()
-        for method, path in requests[start : start + 500]:
+        for path in paths[start : start + 500]:
             getattr(transaction, method)(path)
         answers.append(transaction.commit_async())
     for answer in answers:
@@ -349,21 +339,20 @@ class TestUnreadable:
         return zklock_connect(default_acl=[SECRET], auth_data=[("digest", "owner:secret")])
 
     def test_contenders_are_waited_for_and_told_of(
-        self, make_lock: Make, owner: Any, zklock_path: str, zklock_server: ZooKeeperServer
+        self, mine: Place, owner: Any, zklock_server: ZooKeeperServer
     ) -> None:
-        holder = zklock.Lock(owner, zklock_path, identity="secret")
-        granted(holder)
-        behind_it, lock = make_lock(), make_lock(identity="me")
-        waiting = run(granted, lock)
-        queued(owner, zklock_path, 2)
+        holder = zklock.Lock(owner, mine.path, identity="secret")
+        grant = granted(holder)
+        behind_it, lock = mine.Lock(), mine.Lock(identity="me")
+        waiting = mine.waits(lock, 2)
         first, second = lock.contenders()
         wait_for(lambda: watches(zklock_server, second.path), SOON)
         assert (first.identity, first.session_id) == ("", None)
         assert (second.identity, second.sequence) == ("me", first.sequence + 1)
-        assert first.token == holder.grant.token if holder.grant else False
+        assert first.token == grant.token
         with pytest.raises(zklock.AccessDenied) as caught:
             behind_it.holder()
-        assert caught.value.path == zklock_path
+        assert caught.value.path == mine.path
         own = holder.holder()
         assert own is not None
         assert own.identity == "secret"
@@ -372,62 +361,48 @@ class TestUnreadable:
         waiting.result(SOON).release()
 
     def test_contenders_that_give_up_are_noticed(
-        self,
-        make_lock: Make,
-        owner: Any,
-        other: Any,
-        zklock_path: str,
-        zklock_server: ZooKeeperServer,
+        self, mine: Place, theirs: Place, owner: Any, zklock_server: ZooKeeperServer
     ) -> None:
-        holder, secret = zklock.Lock(other, zklock_path), zklock.Lock(owner, zklock_path)
-        granted(holder)
-        middle = run(secret.acquire)
-        queued(other, zklock_path, 2)
+        holder, secret = granted(theirs.Lock()), zklock.Lock(owner, mine.path)
+        middle = theirs.waits(secret, 2)
         before = watch_count(zklock_server)
-        waiting = run(granted, make_lock())
-        queued(other, zklock_path, 3)
+        waiting = theirs.waits(mine.Lock(), 3)
         wait_for(lambda: watch_count(zklock_server) > before, SOON)
         secret.cancel()
         with pytest.raises(zklock.AcquireCancelled):
             middle.result(SOON)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         holder.release()
         waiting.result(SOON).release()
 
     def test_for_oneself_means_no_grant(
-        self, zklock_connect: Connect, zklock_hosts: str, other: Any, zklock_path: str
+        self, theirs: Place, zklock_connect: Connect, zklock_hosts: str
     ) -> None:
-        other.ensure_path(zklock_path)
+        theirs.client.ensure_path(theirs.path)
         blind = [make_acl("world", "anyone", write=True, delete=True)]
         ours = zklock_connect(default_acl=blind)
-        with kazoo_client(zklock_hosts, default_acl=blind) as theirs:
-            for client in (ours, theirs):
-                lock = zklock.Lock(client, zklock_path)
+        with kazoo_client(zklock_hosts, default_acl=blind) as kazoos:
+            for client in (ours, kazoos):
+                lock = zklock.Lock(client, theirs.path)
                 for how in ({}, {"blocking": False}, {"timeout": 1.0}):
                     with pytest.raises(zklock.AccessDenied, match="read permission") as caught:
                         lock.acquire(**how)
-                    assert caught.value.path == zklock_path
-                    gone(other, zklock_path)
-                with zklock.Lock(other, zklock_path), pytest.raises(zklock.AccessDenied):
+                    assert caught.value.path == theirs.path
+                    theirs.gone()
+                with theirs.Lock(), pytest.raises(zklock.AccessDenied):
                     lock.acquire()  # it would wait for nothing
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
     def test_for_others_only_costs_one_answer(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+        self, behind: Connect, other: Any, zklock_proxy: FaultProxy
     ) -> None:
-        other.ensure_path(zklock_path)
-        client = zklock_connect(
-            zklock_proxy.hosts,
-            timeout=60.0,
-            default_acl=[SECRET],
-            auth_data=[("digest", "owner:secret")],
-        )
-        lock = zklock.Lock(client, zklock_path)
-        granted(lock)
-        lock.release()
+        auth = [("digest", "owner:secret")]
+        far = behind(timeout=60.0, default_acl=[SECRET], auth_data=auth)
+        other.ensure_path(far.path)
+        lock = far.Lock()
+        granted(lock).release()
         since = zklock_proxy.mark()
-        granted(lock)
-        lock.release()
+        granted(lock).release()
         asked = [
             frame.op
             for frame in zklock_proxy.frames
@@ -437,160 +412,147 @@ class TestUnreadable:
 
     def test_for_a_while_keeps_nobody_waiting(
         self,
+        theirs: Place,
         zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
         zklock_server: ZooKeeperServer,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Nobody is told that a node goes which is hidden at that moment."""
         monkeypatch.setattr("zklock._core.watches.LOOK_AGAIN", 1.0)
-        holder = granted(zklock.Lock(other, zklock_path))
-        waiting = run(granted, zklock.Lock(zklock_connect(timeout=3.0), zklock_path))
-        own = queued(other, zklock_path, 2)[1]
+        holder = granted(theirs.Lock())
+        waiting = theirs.waits(zklock.Lock(zklock_connect(timeout=3.0), theirs.path), 2)
+        own = theirs.nodes()[1]
         wait_for(lambda: watches(zklock_server, own), SOON)
-        other.add_auth("digest", "owner:secret")
-        other.set_acls(holder.path, [SECRET])
+        theirs.client.add_auth("digest", "owner:secret")
+        theirs.client.set_acls(holder.path, [SECRET])
         holder.release()
         waiting.result(SOON).release()
 
-    def test_from_now_on_ends_the_lease(
-        self, zklock_connect: Connect, other: Any, zklock_path: str
-    ) -> None:
+    def test_from_now_on_ends_the_lease(self, theirs: Place, zklock_connect: Connect) -> None:
         """Somebody takes the read permission on a holder's node away."""
         losses = Losses()
-        lock = zklock.Lock(zklock_connect(timeout=1.0), zklock_path, on_lost=losses)
+        lock = zklock.Lock(zklock_connect(timeout=1.0), theirs.path, on_lost=losses)
         grant = granted(lock)
-        other.add_auth("digest", "owner:secret")
-        other.set_acls(grant.path, [SECRET])
+        theirs.client.add_auth("digest", "owner:secret")
+        theirs.client.set_acls(grant.path, [SECRET])
         assert losses.one().reason is zklock.LossReason.LEASE_LAPSED
-        gone(other, zklock_path)  # it may still be deleted
+        theirs.gone()  # it may still be deleted
         with lock as second:
             second.verify()
 
 
+Allow = Callable[..., None]
+
+
 class TestForbidden:
-    def path_for_anyone(self, other: Any, path: str, **permissions: bool) -> None:
-        other.add_auth("digest", "owner:secret")
-        other.create(path, acl=[SECRET, make_acl("world", "anyone", **permissions)])
+    @pytest.fixture
+    def allow(self, mine: Place, theirs: Place) -> Iterator[Allow]:
+        """Return ``allow(at, **permissions)``: others have no more at the path, which is made."""
+        client = theirs.client
+        client.add_auth("digest", "owner:secret")
+
+        def allow(at: str = "", **permissions: bool) -> None:
+            acl = [SECRET, make_acl("world", "anyone", **permissions)]
+            client.ensure_path(mine.path + at)
+            client.set_acls(mine.path + at, acl)
+
+        yield allow
+        client.delete(mine.path, recursive=True)
 
     @pytest.mark.parametrize(
         "missing", [["create"], ["read"], ["create", "read"], ["create", "delete", "read"]]
     )
-    def test_acquiring(
-        self, make_lock: Make, other: Any, zklock_path: str, missing: list[str]
-    ) -> None:
-        allowed = {"create", "delete", "read", "write"} - {*missing}
-        self.path_for_anyone(other, zklock_path, **dict.fromkeys(allowed, True))
-        lock = make_lock()
+    def test_acquiring(self, allow: Allow, mine: Place, theirs: Place, missing: list[str]) -> None:
+        allow(**dict.fromkeys({"create", "delete", "read", "write"} - {*missing}, True))
+        lock = mine.Lock()
         for how in ({}, {"blocking": False}):
             with pytest.raises(zklock.AccessDenied, match="ACLs forbid it") as caught:
                 lock.acquire(**how)
-            assert caught.value.path == zklock_path
-            assert children(other, zklock_path) == []
+            assert caught.value.path == mine.path
+            assert theirs.nodes() == []
         if "read" in missing:
             for ask in (lock.contenders, lock.holder):
                 with pytest.raises(zklock.AccessDenied):
                     ask()
         else:
             assert lock.contenders() == []
-        other.delete(zklock_path)
 
-    def test_gathering_permits(self, client: Any, other: Any, zklock_path: str) -> None:
+    def test_gathering_permits(self, allow: Allow, mine: Place, theirs: Place) -> None:
         """A client that may not make a permit, nor look for it, leaves the queue nevertheless."""
-        semaphore = zklock.Semaphore(client, zklock_path, limit=2)
+        semaphore = mine.Semaphore(limit=2)
         granted(semaphore).release()
-        other.add_auth("digest", "owner:secret")
-        other.set_acls(f"{zklock_path}/leases", [SECRET, make_acl("world", "anyone", delete=True)])
+        allow("/leases", delete=True)
         for permits in (1, 2):
             with pytest.raises(zklock.AccessDenied):
                 semaphore.acquire(permits=permits)
-            assert children(other, f"{zklock_path}/locks") == []
-            assert children(other, f"{zklock_path}/leases") == []
-        other.delete(zklock_path, recursive=True)
+            assert theirs.nodes("/locks") == []
+            assert theirs.nodes("/leases") == []
 
-    def test_below_what_may_not_be_written(
-        self, make_lock: Make, client: Any, other: Any, zklock_path: str
+    def test_below_what_may_not_be_written_or_read(
+        self, allow: Allow, mine: Place, theirs: Place
     ) -> None:
-        self.path_for_anyone(other, zklock_path, read=True)
-        lock = zklock.Lock(client, f"{zklock_path}/a/b")
+        lock = mine.Lock("/a/b")
+        allow(read=True)
         with pytest.raises(zklock.AccessDenied):
             lock.acquire()
         assert lock.contenders() == []
-        assert children(other, zklock_path) == []
-        other.delete(zklock_path)
+        assert theirs.nodes() == []
+        # From 3.8.4 and 3.9.2 on, a look whether a node there is missing is refused.
+        allow(create=True, delete=True)
+        granted(lock).release()
 
-    def test_below_what_may_not_be_read(self, client: Any, other: Any, zklock_path: str) -> None:
-        """From 3.8.4 and 3.9.2 on, a look whether a node there is missing is refused."""
-        self.path_for_anyone(other, zklock_path, create=True, delete=True)
-        granted(zklock.Lock(client, f"{zklock_path}/a/b")).release()
-        other.delete(zklock_path, recursive=True)
-
-    def test_giving_permits_back(self, client: Any, other: Any, zklock_path: str) -> None:
+    def test_giving_permits_back(self, allow: Allow, mine: Place, theirs: Place) -> None:
         """The permits stay until the session ends; the contender does not keep others waiting."""
-        other.ensure_path(zklock_path)
-        for name in ("locks", "leases"):
-            rights = {"create": True, "read": True, "delete": name == "locks"}
-            self.path_for_anyone(other, f"{zklock_path}/{name}", **rights)
-        first = zklock.Semaphore(client, zklock_path, limit=1)
+        allow("/locks", create=True, read=True, delete=True)
+        allow("/leases", create=True, read=True)
+        first = mine.Semaphore(limit=1)
         granted(first)
         assert first.acquire(timeout=0.2) is None
-        gone(other, f"{zklock_path}/locks")
+        theirs.gone("/locks")
         with pytest.raises(zklock.AccessDenied):
             first.acquire(blocking=False)
-        assert children(other, f"{zklock_path}/locks") == []
+        assert theirs.nodes("/locks") == []
         with pytest.raises(zklock.AccessDenied):
             first.release()
-        client.stop()
-        gone(other, f"{zklock_path}/leases")
+        mine.client.stop()
+        theirs.gone("/leases")
 
-    def test_releasing(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
+    def test_releasing(self, allow: Allow, mine: Place, theirs: Place) -> None:
         """A client that may not delete keeps the lock until its session ends."""
-        self.path_for_anyone(other, zklock_path, create=True, read=True)
-        client = zklock_connect()
-        lock = zklock.Lock(client, zklock_path)
+        allow(create=True, read=True)
+        lock = mine.Lock()
         grant = granted(lock)
         with pytest.raises(zklock.AccessDenied) as caught:
             lock.release()
-        assert caught.value.path == zklock_path
+        assert caught.value.path == mine.path
         assert (grant.held, grant.released, lock.grant) == (False, True, None)
-        queued(other, zklock_path, 1)
+        theirs.queued(1)
         assert lock.acquire(timeout=0.2) is None
-        client.stop()
-        gone(other, zklock_path)
-        other.delete(zklock_path)
+        mine.client.stop()
+        theirs.gone()
 
-    def test_leaving_a_mark(self, make_lock: Make, other: Any, zklock_path: str) -> None:
-        self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True)
+    def test_leaving_a_mark(self, allow: Allow, mine: Place, theirs: Place) -> None:
+        allow(create=True, delete=True, read=True)
         with pytest.raises(zklock.AccessDenied, match="write permission on"):
-            make_lock(track_abandoned=True).acquire()
-        assert children(other, zklock_path) == []
-        with zklock.Lock(other, zklock_path, track_abandoned=True) as grant:
+            mine.Lock(track_abandoned=True).acquire()
+        assert theirs.nodes() == []
+        with theirs.Lock(track_abandoned=True) as grant:
             assert grant.abandoned is False
-        other.delete(zklock_path)
+        with mine.Lock() as grant:
+            grant.verify()  # a plain one needs no such permission
 
-    def test_removing_a_mark(self, make_lock: Make, other: Any, zklock_path: str) -> None:
+    def test_removing_a_mark(self, allow: Allow, mine: Place, theirs: Place) -> None:
         """A client that may not write to the path any more is in nobody's way."""
-        self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True, write=True)
-        lock = make_lock(track_abandoned=True)
+        allow(create=True, delete=True, read=True, write=True)
+        lock = mine.Lock(track_abandoned=True)
         granted(lock)
-        readers = make_acl("world", "anyone", create=True, delete=True, read=True)
-        other.set_acls(zklock_path, [SECRET, readers])
+        allow(create=True, delete=True, read=True)
         with pytest.raises(zklock.AccessDenied, match="write permission on") as caught:
             lock.release()
-        assert caught.value.path == zklock_path
-        gone(other, zklock_path)
-        with zklock.Lock(other, zklock_path, track_abandoned=True) as grant:
+        assert caught.value.path == mine.path
+        theirs.gone()
+        with theirs.Lock(track_abandoned=True) as grant:
             assert grant.abandoned is True
-        other.delete(zklock_path)
-
-    def test_nothing_that_is_not_needed(
-        self, make_lock: Make, other: Any, zklock_path: str
-    ) -> None:
-        self.path_for_anyone(other, zklock_path, create=True, delete=True, read=True)
-        with make_lock() as grant:
-            grant.verify()
-        other.delete(zklock_path)
 
 
 class Container(Create2):  # type: ignore[misc]
@@ -606,41 +568,31 @@ def make_container(client: Any, path: str) -> None:
     answer.get(timeout=SOON)
 
 
-@pytest.fixture
-def reaping_server() -> Iterator[ZooKeeperServer]:
-    """A server that soon deletes containers that have been emptied."""
-    with ZooKeeperServer(system_properties={"znode.container.checkIntervalMs": "100"}) as server:
-        yield server
-
-
-@pytest.fixture
-def strict_server() -> Iterator[ZooKeeperServer]:
-    """A server that enforces quotas."""
-    with ZooKeeperServer(system_properties={"zookeeper.enforceQuota": "true"}) as server:
-        yield server
-
-
 class TestParents:
+    @pytest.fixture
+    def server(self, request: pytest.FixtureRequest) -> Iterator[ZooKeeperServer]:
+        with ZooKeeperServer(system_properties=request.param) as server:
+            yield server
+
     @pytest.mark.parametrize("below", ["", "/deeper"])
-    def test_that_are_ephemeral(
-        self, make_lock: Make, client: Any, other: Any, zklock_path: str, below: str
-    ) -> None:
-        other.create(zklock_path, ephemeral=True)
-        lock = zklock.Lock(client, zklock_path + below)
+    def test_that_are_ephemeral(self, mine: Place, other: Any, below: str) -> None:
+        other.create(mine.path, ephemeral=True)
+        lock = mine.Lock(below)
         for how in ({}, {"blocking": False}):
             with pytest.raises(zklock.ZkLockError, match="ephemeral znode") as caught:
                 lock.acquire(**how)
-            assert caught.value.path == zklock_path + below
+            assert caught.value.path == mine.path + below
         assert lock.contenders() == []
-        other.delete(zklock_path)
+        other.delete(mine.path)
         with lock:
             pass
 
     @pytest.mark.hazard("H1")
-    def test_that_are_containers(
-        self, reaping_server: ZooKeeperServer, zklock_connect: Connect
-    ) -> None:
-        client = zklock_connect(reaping_server.hosts)
+    @pytest.mark.parametrize(
+        "server", [{"znode.container.checkIntervalMs": "100"}], indirect=True, ids=["reaps soon"]
+    )
+    def test_that_are_containers(self, server: ZooKeeperServer, zklock_connect: Connect) -> None:
+        client = zklock_connect(server.hosts)
         tokens = []
         lock = zklock.Lock(client, "/container")
         for _ in range(2):
@@ -654,8 +606,11 @@ class TestParents:
             make_container(client, "/container/-lock-0000000000")
             assert tokens[1] < grant.token
 
-    def test_that_are_full(self, strict_server: ZooKeeperServer, zklock_connect: Connect) -> None:
-        client = zklock_connect(strict_server.hosts)
+    @pytest.mark.parametrize(
+        "server", [{"zookeeper.enforceQuota": "true"}], indirect=True, ids=["enforces quotas"]
+    )
+    def test_that_are_full(self, server: ZooKeeperServer, zklock_connect: Connect) -> None:
+        client = zklock_connect(server.hosts)
         client.create("/full/stray", makepath=True)
         limits = b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2"
         client.create("/zookeeper/quota/full/zookeeper_limits", limits, makepath=True)

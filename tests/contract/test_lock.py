@@ -24,7 +24,6 @@ from tests.contract.support import (
     attempts_of,
     descriptors,
     granted,
-    passes_on,
     queued,
     run,
     tree,
@@ -131,7 +130,7 @@ class TestNotBlocking:
         assert watch.total >= how.get("timeout", 0)
         assert watch.awake < how.get("timeout", 0) + BOUNDED
         zklock_proxy.restore()
-        passes_on(theirs.client, theirs.path)
+        theirs.passes_on()
         granted(lock).release()
 
     def test_release_is_bounded_without_zookeeper_h8(
@@ -146,7 +145,7 @@ class TestNotBlocking:
         assert not lock.held
         assert len(theirs.nodes()) == 1
         zklock_proxy.restore()
-        passes_on(theirs.client, theirs.path)
+        theirs.passes_on()
 
 
 class TestGivingUp:

@@ -128,7 +128,7 @@ class TestReasons:
         is_told_once(losses, grant, LossReason.LEASE_LAPSED)
         assert len(theirs.nodes()) == 1  # ZooKeeper still believes in it
         zklock_proxy.restore()
-        passes_on(theirs.client, theirs.path)  # it is given back, not left to the session
+        theirs.passes_on()  # it is given back, not left to the session
         wait_for(lambda: far.client.connected, SOON)
         assert far.client.client_id[0] == session
         with lock as again:

@@ -8,25 +8,24 @@ from typing import Any
 
 import pytest
 
-from tests.contract.support import SOON, children, gone, granted, run
+from tests.contract.fronts import Place
+from tests.contract.support import SOON, granted, results, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
-Connect = Callable[..., Any]
+Behind = Callable[..., Place]
 
 BOUNDED = bounded(2.0)
 STEPS = range(1, 7)
 """The requests of one acquisition, and of its withdrawal or a heartbeat beside it."""
 
 
-def is_free(z: Any, client: Any, path: str, limit: int) -> None:
+def is_free(place: Place, limit: int) -> None:
     """Insist that nothing is left behind, and that all permits can be had at once."""
-    gone(client, f"{path}/locks")
-    gone(client, f"{path}/leases")
-    semaphore = z.Semaphore(client, path, limit=None)
-    assert semaphore.acquire(timeout=SOON, permits=limit) is not None
-    semaphore.release()
+    place.gone("/locks")
+    place.gone("/leases")
+    granted(place.Semaphore(limit=None), permits=limit).release()
 
 
 def waits(proxy: FaultProxy, path: str) -> None:
@@ -44,73 +43,55 @@ def waits(proxy: FaultProxy, path: str) -> None:
 class TestLimit:
     @pytest.mark.hazard("H34")
     def test_that_was_read_is_not_the_one_that_counts(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        slow = zklock_connect(zklock_proxy.hosts)
-        holder = z.Semaphore(other, zklock_path, limit=3)
+        slow = behind()
+        holder = theirs.Semaphore(limit=3)
         first = granted(holder)
         made = zklock_proxy.hold_before_request(
             op={"create", "create2"}, where=lambda frame: "/leases" in str(frame.path)
         )
-        pending = run(granted, z.Semaphore(slow, zklock_path, limit=None))
+        pending = run(granted, slow.Semaphore(limit=None))
         made.wait(SOON)
         holder.set_limit(1)
         zklock_proxy.release()
-        waits(zklock_proxy, zklock_path)
+        waits(zklock_proxy, slow.path)
         assert not pending.done()
         first.release()
         pending.result(SOON).release()
-        is_free(z, other, zklock_path, 1)
+        is_free(theirs, 1)
 
     @pytest.mark.hazard("H34")
     @pytest.mark.parametrize("step", STEPS)
     @pytest.mark.parametrize("way", ["request", "reply"])
     def test_is_kept_whenever_it_is_lowered(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
-        step: int,
-        way: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, step: int, way: str
     ) -> None:
-        slow = zklock_connect(zklock_proxy.hosts)
-        holder = z.Semaphore(other, zklock_path, limit=3)
+        slow = behind()
+        holder = theirs.Semaphore(limit=3)
         first = granted(holder)
         hold = getattr(zklock_proxy, f"hold_before_{way}")
-        held = hold(step, where=lambda frame: frame.op == "multi" or zklock_path in str(frame.path))
-        pending = run(granted, z.Semaphore(slow, zklock_path, limit=None))
+        held = hold(step, where=lambda frame: frame.op == "multi" or slow.path in str(frame.path))
+        pending = run(granted, slow.Semaphore(limit=None))
         wait_for(lambda: pending.done() or held.frame is not None, SOON)
         holder.set_limit(1)
-        leases = children(other, f"{zklock_path}/leases")
-        given = len(leases) == 2 and not children(other, f"{zklock_path}/locks")
+        given = len(theirs.nodes("/leases")) == 2 and not theirs.nodes("/locks")
         zklock_proxy.release()
         if given:
-            second = pending.result(SOON)
-            second.release()
+            pending.result(SOON).release()
         else:
-            waits(zklock_proxy, zklock_path)
+            waits(zklock_proxy, slow.path)
             assert not pending.done()
         first.release()
         if not given:
             pending.result(SOON).release()
-        is_free(z, other, zklock_path, 1)
+        is_free(theirs, 1)
 
-    def test_that_was_lowered_hides_no_holder(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        semaphore = z.Semaphore(other, zklock_path, limit=3, identity="one of us")
+    def test_that_was_lowered_hides_no_holder(self, mine: Place, theirs: Place) -> None:
+        semaphore = theirs.Semaphore(limit=3, identity="one of us")
         grants = [granted(semaphore) for _ in range(3)]
         semaphore.set_limit(1)
-        waiter = z.Semaphore(client, zklock_path, limit=None)
-        pending = run(granted, waiter)
-        wait_for(lambda: len(children(other, f"{zklock_path}/leases")) == 4, SOON)
+        pending = theirs.waits(mine.Semaphore(limit=None), 4, "/leases")
         found = semaphore.contenders(SOON)
         assert [one.holds for one in found] == [True, True, True, False]
         assert [one.token for one in found] == [*(grant.token for grant in grants), None]
@@ -119,36 +100,28 @@ class TestLimit:
         for grant in grants[:2]:
             grant.release()
         pending.result(SOON).release()
-        is_free(z, other, zklock_path, 1)
+        is_free(theirs, 1)
 
 
-class TestWithoutAConnection:
-    @pytest.mark.hazard("H8")
-    @pytest.mark.parametrize("step", STEPS)
-    @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.3}], ids=str)
-    def test_every_acquire_is_bounded(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
-        step: int,
-        how: dict[str, Any],
-    ) -> None:
-        slow = zklock_connect(zklock_proxy.hosts)
-        granted(z.Semaphore(other, zklock_path, limit=1)).release()
-        zklock_proxy.hold_before_request(
-            step, where=lambda frame: frame.op == "multi" or zklock_path in str(frame.path)
-        )
-        with Stopwatch() as watch:
-            grant = z.Semaphore(slow, zklock_path, limit=1).acquire(**how)
-        assert watch.awake < BOUNDED
-        zklock_proxy.restore()
-        if grant is not None:
-            assert grant.held
-            grant.release()
-        is_free(z, other, zklock_path, 1)
+@pytest.mark.hazard("H8")
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.3}], ids=str)
+def test_every_acquire_is_bounded_without_a_connection(
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, step: int, how: dict[str, Any]
+) -> None:
+    slow = behind()
+    granted(theirs.Semaphore(limit=1)).release()
+    zklock_proxy.hold_before_request(
+        step, where=lambda frame: frame.op == "multi" or slow.path in str(frame.path)
+    )
+    with Stopwatch() as watch:
+        grant = slow.Semaphore(limit=1).acquire(**how)
+    assert watch.awake < BOUNDED
+    zklock_proxy.restore()
+    if grant is not None:
+        assert grant.held
+        grant.release()
+    is_free(theirs, 1)
 
 
 class TestIdlePermits:
@@ -156,20 +129,16 @@ class TestIdlePermits:
     @pytest.mark.parametrize("callers", [2, 8])
     def test_are_given_to_those_who_do_not_wait(
         self,
-        z: Any,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        front: Any,
+        zklock_connect: Any,
+        theirs: Place,
         callers: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         # A busy machine may need more than a second.
         monkeypatch.setattr("zklock._core.session.MOMENT", SOON)
-        clients = [zklock_connect(timeout=3 * SOON), zklock_connect(timeout=3 * SOON)]
-        semaphores = [
-            z.Semaphore(clients[number % 2], zklock_path, limit=callers)
-            for number in range(callers)
-        ]
+        two = [Place(front, zklock_connect(timeout=3 * SOON), theirs.path) for _ in range(2)]
+        semaphores = [two[number % 2].Semaphore(limit=callers) for number in range(callers)]
         for _ in range(5):
             begin = threading.Barrier(callers)
 
@@ -177,42 +146,33 @@ class TestIdlePermits:
                 begin.wait(SOON)
                 return semaphore.acquire(blocking=False)
 
-            pending = [run(ask, semaphore) for semaphore in semaphores]
-            grants = [each.result(SOON) for each in pending]
+            grants = results([run(ask, semaphore) for semaphore in semaphores])
             assert None not in grants
             assert semaphores[0].acquire(blocking=False) is None
             for grant in grants:
                 grant.release()
-        is_free(z, other, zklock_path, callers)
+        is_free(theirs, callers)
 
-    def test_are_not_waited_for_where_there_are_none(
-        self, z: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_are_not_waited_for_where_there_are_none(self, mine: Place, theirs: Place) -> None:
         """Somebody who wants more than there are has gathered them."""
-        first = granted(z.Semaphore(client, zklock_path, limit=3))
-        many = run(granted, z.Semaphore(client, zklock_path, limit=3), permits=3)
-        wait_for(lambda: len(children(other, f"{zklock_path}/leases")) == 4, SOON)
-        assert z.Semaphore(other, zklock_path, limit=3).acquire(blocking=False) is None
+        first = granted(mine.Semaphore(limit=3))
+        many = theirs.waits(mine.Semaphore(limit=3), 4, "/leases", permits=3)
+        assert theirs.Semaphore(limit=3).acquire(blocking=False) is None
         first.release()
         many.result(SOON).release()
-        is_free(z, other, zklock_path, 3)
+        is_free(theirs, 3)
 
     def test_that_are_taken_meanwhile(
-        self,
-        z: Any,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
         """One that does not wait is told as soon as the one before it has the last permit."""
-        slow = zklock_connect(zklock_proxy.hosts)
-        z.Semaphore(other, zklock_path, limit=1).set_limit(1)
+        slow = behind()
+        theirs.Semaphore(limit=1).set_limit(1)
         leaves = zklock_proxy.hold_before_request(op="multi")
-        before = run(granted, z.Semaphore(slow, zklock_path, limit=1))
+        before = run(granted, slow.Semaphore(limit=1))
         leaves.wait(SOON)
-        hasty = run(z.Semaphore(other, zklock_path, limit=1).acquire, blocking=False)
+        hasty = run(theirs.Semaphore(limit=1).acquire, blocking=False)
         assert hasty.result(SOON) is None
         zklock_proxy.release()
         before.result(SOON).release()
-        is_free(z, other, zklock_path, 1)
+        is_free(theirs, 1)

@@ -9,20 +9,13 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.contract.fronts import Place, Threads
 from tests.contract.refusing import CREATE2, DELETE, GET_CHILDREN2, MULTI, SYNC, Refusing
-from tests.contract.support import (
-    SOON,
-    attempts_of,
-    children,
-    gone,
-    granted,
-    passes_on,
-    queued,
-    run,
-)
+from tests.contract.support import SOON, attempts_of, granted, passes_on, run
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 Connect = Callable[..., Any]
+Behind = Callable[..., Place]
 
 MAX_PATH = 256 * 1024
 """The most bytes that a path may have."""
@@ -31,52 +24,61 @@ THROTTLED, OPERATION_TIMEOUT, MARSHALLING, QUOTA, UNKNOWN = -127, -7, -5, -125, 
 
 
 @pytest.fixture
+def front() -> Threads:
+    return Threads()
+
+
+@pytest.fixture
 def refusing(zklock_server: ZooKeeperServer) -> Iterator[Refusing]:
     with Refusing(zklock_server) as relay:
         yield relay
 
 
+@pytest.fixture
+def ours(front: Threads, refusing: Refusing, zklock_connect: Connect, theirs: Place) -> Place:
+    """The path of the test, which is there, for a client that is refused."""
+    theirs.client.ensure_path(theirs.path)
+    return Place(front, zklock_connect(refusing.hosts), theirs.path)
+
+
 @pytest.mark.hazard("H30")
 @pytest.mark.parametrize("code", [THROTTLED, OPERATION_TIMEOUT, MARSHALLING, QUOTA])
 def test_a_deletion_goes_on_until_it_is_done(
-    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str, code: int
+    refusing: Refusing, ours: Place, theirs: Place, code: int
 ) -> None:
-    client = zklock_connect(refusing.hosts)
-    lock = zklock.Lock(client, zklock_path)
+    lock = ours.Lock()
     granted(lock)
     refusing.refuse(code, 4, DELETE)
     lock.release()
     assert refusing.refused[DELETE] >= 1
-    passes_on(other, zklock_path)
+    theirs.passes_on()
     assert refusing.refused[DELETE] == 4
     with lock as grant:
         grant.verify()
 
 
-def handed_on(client: Any, other: Any, path: str, refuse: Callable[[], object]) -> None:
+def handed_on(ours: Place, theirs: Place, refuse: Callable[[], object]) -> None:
     """Hand a lock on inside a client; at the grant the node before must be gone."""
-    first, second = zklock.Lock(client, path), zklock.Lock(client, path)
-    grant = granted(first)
+    grant = granted(ours.Lock())
 
     def look() -> tuple[list[str], str]:
-        with second as later:
-            return children(other, path), later.path
+        with ours.Lock() as later:
+            return theirs.nodes(), later.path
 
     waiting = run(look)
-    queued(other, path, 2)
+    theirs.queued(2)
     refuse()
     grant.abandon()
     left, mine = waiting.result(SOON)
     assert left == [mine.rpartition("/")[2]]
-    gone(other, path)
+    theirs.gone()
 
 
 @pytest.mark.parametrize("code", [THROTTLED, OPERATION_TIMEOUT])
 def test_a_deletion_that_is_refused_hands_nothing_on(
-    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str, code: int
+    refusing: Refusing, ours: Place, theirs: Place, code: int
 ) -> None:
-    client = zklock_connect(refusing.hosts)
-    handed_on(client, other, zklock_path, lambda: refusing.refuse(code, 4, DELETE))
+    handed_on(ours, theirs, lambda: refusing.refuse(code, 4, DELETE))
     assert refusing.refused[DELETE] == 4
 
 
@@ -84,25 +86,23 @@ def test_a_deletion_that_is_refused_hands_nothing_on(
     "fault", ["drop_before_request", "drop_after_request", "drop_before_reply", "drop_after_reply"]
 )
 def test_a_deletion_that_is_lost_hands_on_what_was_deleted(
-    zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str, fault: str
+    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, fault: str
 ) -> None:
-    client = zklock_connect(zklock_proxy.hosts)
     armed: list[Any] = []
     arm = getattr(zklock_proxy, fault)
-    handed_on(client, other, zklock_path, lambda: armed.append(arm(op="delete")))
+    handed_on(behind(), theirs, lambda: armed.append(arm(op="delete")))
     assert armed[0].fired.is_set()
 
 
 @pytest.mark.hazard("H30")
 @pytest.mark.parametrize("code", [THROTTLED, QUOTA])
 def test_a_release_that_writes_goes_on_until_it_is_done(
-    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str, code: int
+    refusing: Refusing, ours: Place, theirs: Place, code: int
 ) -> None:
-    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path, track_abandoned=True)
-    grant = granted(lock)
+    grant = granted(ours.Lock(track_abandoned=True))
     refusing.refuse(code, 3, MULTI)
     grant.abandon()
-    gone(other, zklock_path)
+    theirs.gone()
 
 
 @pytest.mark.hazard("H30")
@@ -110,43 +110,36 @@ def test_a_release_that_writes_goes_on_until_it_is_done(
     "opcodes", [(CREATE2,), (GET_CHILDREN2,), (SYNC,), (MULTI,), (CREATE2, SYNC)]
 )
 def test_an_overloaded_server_is_asked_again(
-    refusing: Refusing,
-    zklock_connect: Connect,
-    other: Any,
-    zklock_path: str,
-    opcodes: tuple[int, ...],
+    refusing: Refusing, ours: Place, theirs: Place, opcodes: tuple[int, ...]
 ) -> None:
-    other.ensure_path(zklock_path)
-    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path)
+    lock = ours.Lock()
     refusing.refuse(THROTTLED, 4, *opcodes)
     grant = granted(lock)
-    assert children(other, zklock_path) == [grant.path.rpartition("/")[2]]
+    assert theirs.nodes() == [grant.path.rpartition("/")[2]]
     grant.verify()
     wait_for(lambda: grant.remaining() > 1.0, SOON)
     lock.release()
-    passes_on(other, zklock_path)
+    theirs.passes_on()
 
 
 @pytest.mark.hazard("H30")
 def test_giving_up_on_an_overloaded_server_leaves_nothing(
-    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str
+    refusing: Refusing, ours: Place, theirs: Place
 ) -> None:
-    other.ensure_path(zklock_path)
-    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path)
+    lock = ours.Lock()
     refusing.refuse(THROTTLED, 5, CREATE2, SYNC, DELETE)
     assert lock.acquire(timeout=0.1) is None
-    passes_on(other, zklock_path)
+    theirs.passes_on()
 
 
 def test_an_error_that_is_raised_leaves_nothing(
-    refusing: Refusing, zklock_connect: Connect, other: Any, zklock_path: str
+    refusing: Refusing, ours: Place, theirs: Place
 ) -> None:
-    other.ensure_path(zklock_path)
-    lock = zklock.Lock(zklock_connect(refusing.hosts), zklock_path)
+    lock = ours.Lock()
     refusing.refuse(QUOTA, 1, CREATE2)
     with pytest.raises(zklock.ZkLockError, match="quota is used up"):
         lock.acquire()
-    passes_on(other, zklock_path)
+    theirs.passes_on()
 
 
 @pytest.mark.hazard("H32")
@@ -194,27 +187,24 @@ def test_attempts_given_up_in_an_outage_are_forgotten(
 
 
 @pytest.mark.hazard("H29")
-def test_a_thread_whose_number_is_used_again_is_another_one(
-    zklock_client: Any, zklock_path: str
-) -> None:
-    lock = zklock.ReadLock(zklock_client, zklock_path)
+def test_a_thread_whose_number_is_used_again_is_another_one(mine: Place) -> None:
     numbers: list[int] = []
-    grants: list[zklock.Grant] = []
 
-    def read() -> None:
-        numbers.append(threading.get_ident())
-        grants.append(granted(lock))
+    def alone(acquire: Callable[..., Any]) -> Any:
+        """Acquire on a thread that ends before the next one begins."""
+        outcomes: list[Any] = []
 
-    def write() -> None:
-        numbers.append(threading.get_ident())
-        outcomes.append(zklock.WriteLock(zklock_client, zklock_path).acquire(blocking=False))
+        def body() -> None:
+            numbers.append(threading.get_ident())
+            outcomes.append(acquire(blocking=False))
 
-    outcomes: list[object] = []
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+        return outcomes[0]
+
     for _ in range(20):
-        for call in (read, write):
-            thread = threading.Thread(target=call)
-            thread.start()
-            thread.join()
-        grants.pop().release()
+        reading = alone(mine.ReadLock().acquire)
+        assert alone(mine.WriteLock().acquire) is None
+        reading.release()
     assert len(set(numbers)) < len(numbers), "no number was used again: nothing was tried"
-    assert outcomes == [None] * 20

@@ -8,23 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import zklock
-from tests.contract.fronts import Loop, Threads
-from tests.contract.support import (
-    ROOT,
-    SOON,
-    Child,
-    children,
-    gone,
-    granted,
-    passes_on,
-    queued,
-    run,
-)
+from tests.contract.fronts import Place
+from tests.contract.support import ROOT, SOON, Child, children, granted, queued, run
 from zklock import aio
 from zklock.testing import wait_for
 
@@ -45,19 +36,21 @@ def zklock_path(zklock_path: str) -> str:
     return f"{zklock_path}/lock"
 
 
+Make = Callable[[], Any]
+
+
 @pytest.fixture(params=["Lock", "MultiLock"])
-def make(
-    request: pytest.FixtureRequest, front: Threads | Loop, other: Any, zklock_path: str
-) -> Callable[..., Any]:
-    """Return ``make(client)``: a lock on the path of the test, or several, one of them there."""
+def make(request: pytest.FixtureRequest, theirs: Place) -> Make:
+    """Return ``make()``: a lock on the path of the test, or several, one of them there."""
+    if request.param == "Lock":
+        return theirs.Lock
+    return lambda: theirs.front.MultiLock([theirs.Lock(), theirs.Lock("-too")])
 
-    def make_lock(client: Any = other) -> Any:
-        lock = front.Lock(client, zklock_path)
-        if request.param == "Lock":
-            return lock
-        return front.MultiLock([lock, front.Lock(client, f"{zklock_path}-too")])
 
-    return make_lock
+@pytest.fixture
+def holder(theirs: Place, zklock_connect: Any) -> Any:
+    """Somebody else's grant, where a test begins by it."""
+    return granted(zklock.Lock(zklock_connect(), theirs.path))
 
 
 def break_it(client: Any, path: str) -> None:
@@ -76,53 +69,40 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 class TestBodies:
     @pytest.mark.parametrize("raises", [False, True])
-    def test_release_at_the_end(
-        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str, raises: bool
-    ) -> None:
+    def test_release_at_the_end(self, make: Make, theirs: Place, way: str, raises: bool) -> None:
         lock, error = make(), Broken()
         expected: Any = pytest.raises(Broken) if raises else contextlib.nullcontext()
         with expected as caught, WAYS[way](lock) as grant:
             assert grant.held
             assert lock.grant == grant
-            queued(other, zklock_path, 1)
+            theirs.queued(1)
             if raises:
                 raise error
         assert getattr(caught, "value", error) is error
         assert not hasattr(error, "__notes__")
         assert not grant.held
         assert (lock.held, lock.grant) == (False, None)
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
     @pytest.mark.parametrize("told", [False, True])
-    def test_raise_a_loss_once(
-        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str, told: bool
-    ) -> None:
+    def test_raise_a_loss_once(self, make: Make, theirs: Place, way: str, told: bool) -> None:
         lock = make()
         with pytest.raises(zklock.LockLost) as caught, WAYS[way](lock) as grant:
-            break_it(other, zklock_path)
+            break_it(theirs.client, theirs.path)
             assert grant.lost.wait(SOON)
             if told:
                 grant.check()
-        assert caught.value.path == zklock_path
+        assert caught.value.path == theirs.path
         assert not hasattr(caught.value, "__notes__")
-        with lock:
-            pass
-
-    def test_keep_their_error_if_the_lock_is_lost(
-        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str
-    ) -> None:
-        lock = make()
-        with pytest.raises(Broken) as caught, WAYS[way](lock) as grant:
-            break_it(other, zklock_path)
+        with pytest.raises(Broken) as failed, WAYS[way](lock) as grant:
+            break_it(theirs.client, theirs.path)
             assert grant.lost.wait(SOON)
             raise Broken
-        assert "the lock was also lost" in "".join(caught.value.__notes__)
+        assert "the lock was also lost" in "".join(failed.value.__notes__)
         with lock:
             pass
 
-    def test_that_have_released_are_told_so(
-        self, make: Callable[..., Any], other: Any, zklock_path: str, way: str
-    ) -> None:
+    def test_that_have_released_are_told_so(self, make: Make, theirs: Place, way: str) -> None:
         lock = make()
         with pytest.raises(zklock.NotHeld), WAYS[way](lock) as grant:
             grant.release()
@@ -132,27 +112,21 @@ class TestBodies:
         with pytest.raises(Broken), WAYS[way](lock) as grant:
             grant.abandon()
             raise Broken
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
 
 class TestGrants:
     """``with lock.acquire() as grant``."""
 
-    def test_in_a_body_of_the_lock_end_what_that_body_has(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
-    ) -> None:
-        lock = make()
-        with pytest.raises(zklock.NotHeld), lock as outer:
+    def test_in_a_body_of_the_lock_end_what_that_body_has(self, make: Make, theirs: Place) -> None:
+        with pytest.raises(zklock.NotHeld), make() as outer:
             with outer:
                 pass
             assert not outer.held
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
-    def test_may_be_entered_by_another_thread_or_task(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
-    ) -> None:
-        lock = make()
-        grant = lock.acquire()
+    def test_may_be_entered_by_another_thread_or_task(self, make: Make, theirs: Place) -> None:
+        grant = make().acquire()
 
         def work() -> None:
             with grant as entered:
@@ -161,32 +135,17 @@ class TestGrants:
 
         run(work).result(SOON)
         assert not grant.held
-        passes_on(other, zklock_path)
+        theirs.passes_on()
 
-    def test_in_an_exit_stack(self, other: Any, zklock_path: str) -> None:
-        lock = zklock.Lock(other, zklock_path)
-        with contextlib.ExitStack() as stack:
-            grant = stack.enter_context(granted(lock))
-            assert grant.held
-        assert grant.released
-        assert zklock.Grant.__enter__(grant) is grant
-
-    def test_of_a_lock_that_is_acquired_again(
-        self, front: Threads | Loop, other: Any, zklock_path: str
-    ) -> None:
-        lock = front.RLock(other, zklock_path)
+    def test_of_a_lock_that_is_acquired_again(self, theirs: Place) -> None:
+        lock = theirs.RLock()
         with lock.acquire() as outer:
-            with lock.acquire() as inner:
-                assert inner == outer
-            assert outer.held
-            with lock:
-                pass
-            assert outer.held
-            with lock.attempt(timeout=SOON) as again:
-                assert again == outer
-            assert outer.held
+            for way in WAYS.values():
+                with way(lock) as again:
+                    assert again == outer
+                assert outer.held
         assert not outer.held
-        gone(other, zklock_path)
+        theirs.gone()
 
 
 class TestAttempts:
@@ -194,33 +153,22 @@ class TestAttempts:
 
     @pytest.mark.parametrize("how", [{"timeout": 0.2}, {"blocking": False}])
     def test_that_fail(
-        self,
-        make: Callable[..., Any],
-        other: Any,
-        zklock_path: str,
-        zklock_connect: Any,
-        how: dict[str, Any],
+        self, holder: zklock.Grant, make: Make, theirs: Place, how: dict[str, Any]
     ) -> None:
-        holder = granted(zklock.Lock(zklock_connect(), zklock_path))
         bodies = []
         with make().attempt(**how) as grant:
             bodies.append(grant)
         assert bodies == [None]
-        assert queued(other, zklock_path, 1) == [holder.path.rpartition("/")[2]]
+        assert theirs.queued(1) == [holder.path.rpartition("/")[2]]
         with pytest.raises(Broken), make().attempt(**how):
             raise Broken
         holder.release()
 
-    def test_do_nothing_before_they_are_entered(
-        self, make: Callable[..., Any], other: Any, zklock_path: str
-    ) -> None:
+    def test_are_entered_once(self, make: Make, theirs: Place) -> None:
         attempt = make().attempt(timeout=SOON)
-        assert children(other, zklock_path) == []
+        assert theirs.nodes() == []
         with pytest.raises(TypeError, match="with statement"):
             bool(attempt)
-
-    def test_are_entered_once(self, make: Callable[..., Any]) -> None:
-        attempt = make().attempt(timeout=SOON)
         with attempt as grant:
             pass
         with pytest.raises(RuntimeError, match="once"), attempt:
@@ -228,17 +176,16 @@ class TestAttempts:
         assert not grant.held
 
     def test_raise_what_acquire_raises(
-        self, make: Callable[..., Any], other: Any, zklock_path: str, zklock_connect: Any
+        self, holder: zklock.Grant, make: Make, theirs: Place
     ) -> None:
         lock = make()
-        holder = granted(zklock.Lock(zklock_connect(), zklock_path))
 
         def wait() -> None:
             with lock.attempt():
                 raise AssertionError("the body of a cancelled attempt")
 
         waiting = run(wait)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         lock.cancel()
         with pytest.raises(zklock.AcquireCancelled):
             waiting.result(SOON)
@@ -246,8 +193,8 @@ class TestAttempts:
         with pytest.raises(ValueError, match="blocking=False"), lock.attempt(False, 1.0):
             pass
 
-    def test_at_several_permits(self, front: Threads | Loop, other: Any, zklock_path: str) -> None:
-        semaphore = front.Semaphore(other, zklock_path, limit=3)
+    def test_at_several_permits(self, theirs: Place) -> None:
+        semaphore = theirs.Semaphore(limit=3)
         with semaphore.attempt(timeout=SOON, permits=2) as grant:
             assert len(grant.tokens) == 2
             with semaphore.attempt(blocking=False, permits=2) as too_many:
@@ -261,38 +208,30 @@ class TestTasks:
     def test_are_cancelled_when_a_grant_that_they_entered_is_lost(
         self, other: Any, zklock_path: str
     ) -> None:
-        async def work(enter: Callable[[aio.Lock], Any]) -> None:
-            lock = aio.Lock(other, zklock_path)
+        lose = partial(asyncio.to_thread, break_it, other, zklock_path)
+
+        async def work(way: str) -> None:
+            entered = WAYS[way](aio.Lock(other, zklock_path))
             with pytest.raises(zklock.LockLost) as caught:
-                async with await enter(lock) as grant:
+                async with await entered if asyncio.iscoroutine(entered) else entered as grant:
                     assert grant.held
-                    await asyncio.to_thread(break_it, other, zklock_path)
+                    await lose()
                     async with asyncio.timeout(SOON):
                         await asyncio.Event().wait()
             assert isinstance(caught.value.__cause__, asyncio.CancelledError)
 
-        async def acquire(lock: aio.Lock) -> Any:
-            return await lock.acquire()
-
-        async def attempt(lock: aio.Lock) -> Any:
-            return lock.attempt()
-
-        for enter in (acquire, attempt):
-            asyncio.run(work(enter))
-
-    def test_that_enter_what_is_lost_already_are_cancelled(
-        self, other: Any, zklock_path: str
-    ) -> None:
-        async def work() -> None:
+        async def enter_what_is_lost() -> None:
             grant = await aio.Lock(other, zklock_path).acquire()
             assert grant is not None
-            await asyncio.to_thread(break_it, other, zklock_path)
+            await lose()
             await grant.lost.wait()
             with pytest.raises(zklock.LockLost):
                 async with grant, asyncio.timeout(SOON):
                     await asyncio.Event().wait()
 
-        asyncio.run(work())
+        for way in WAYS:
+            asyncio.run(work(way))
+        asyncio.run(enter_what_is_lost())
 
     def test_enter_a_grant_on_its_own_loop(self, other: Any, zklock_path: str) -> None:
         async def enter(grant: Any) -> None:
@@ -300,10 +239,8 @@ class TestTasks:
                 raise AssertionError("entered on another loop")
 
         async def work() -> None:
-            for lock in (
-                aio.Lock(other, zklock_path),
-                aio.MultiLock([aio.Lock(other, zklock_path)]),
-            ):
+            plain = aio.Lock(other, zklock_path)
+            for lock in (plain, aio.MultiLock([plain])):
                 grant = await lock.acquire()
                 assert grant is not None
                 with pytest.raises(RuntimeError, match="another event loop"):
