@@ -35,6 +35,13 @@ def hear() -> str:
     return sys.stdin.readline().strip()
 
 
+def outcome(call: Callable[[], object]) -> str:
+    try:
+        return repr(call())
+    except Exception as error:
+        return type(error).__name__
+
+
 def queue(hosts: str, path: str, ledger: str, threads: int) -> None:
     """Let so many threads acquire once each; every grant appends its sequence to the ledger.
 
@@ -119,12 +126,6 @@ def working_forked(hosts: str, path: str) -> None:
     changes = election.changes()
     assert changes.next(SOON) is not None
 
-    def outcome(call: Callable[[], object]) -> str:
-        try:
-            return repr(call())
-        except Exception as error:
-            return type(error).__name__
-
     with zklock.WorkerPool(client, f"{path}/pool", shards=2) as pool:
         wait_for(lambda: len(pool.owned()) == 2, SOON)
         child = os.fork()
@@ -153,12 +154,6 @@ def forked(hosts: str, path: str) -> None:
     bare = zklock.connect(hosts, timeout=20.0)
     lock = zklock.Lock(client, path, on_lost=losses)
     grant = granted(lock)
-
-    def outcome(call: Callable[[], object]) -> str:
-        try:
-            return repr(call())
-        except Exception as error:
-            return type(error).__name__
 
     child = os.fork()
     if child == 0:
@@ -306,12 +301,6 @@ def forks_and_returns(hosts: str, path: str, where: str, hooked: bool) -> None:
 def aio_forked(hosts: str, path: str) -> None:
     """Fork in a task that holds; both sides tell what they believe."""
 
-    def outcome(call: Callable[[], object]) -> str:
-        try:
-            return repr(call())
-        except Exception as error:
-            return type(error).__name__
-
     def started(coroutine: Coroutine[Any, Any, object]) -> object:
         return coroutine.send(None)
 
@@ -347,23 +336,30 @@ class Interrupted(KeyboardInterrupt):
     """What the timer's signal raises."""
 
 
-def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> None:
-    """Raise KeyboardInterrupt at swept moments of an acquire and a release."""
-    client = zklock.connect(hosts, timeout=10.0)
-    onlooker = zklock.connect(hosts, timeout=10.0)
-    lock = zklock.Lock(client, path, identity="interrupted")
-    holder = zklock.Lock(onlooker, path, identity="holder")
-    tally = {"interrupted": 0, "done": 0}
-    armed = False
+class Alarm:
+    """Raises ``Interrupted`` on this thread once so many seconds have passed."""
 
-    def on_alarm(_: int, struck: FrameType | None) -> None:
-        while struck is not None and struck.f_code is on_alarm.__code__:
+    def __init__(self, *ends: str) -> None:
+        self._ends = ends
+        self._armed = False
+        signal.signal(signal.SIGALRM, self._strike)
+
+    def set(self, seconds: float) -> None:
+        self._armed = True
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def stop(self) -> None:
+        self._armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _strike(self, _: int, struck: FrameType | None) -> None:
+        while struck is not None and struck.f_code is Alarm._strike.__code__:
             struck = struck.f_back
-        if not armed or struck is None:
+        if not self._armed or struck is None:
             return
         code = struck.f_code
-        if code is interrupt.__code__ or (
-            code.co_name == "__exit__" and struck.f_lineno == code.co_firstlineno
+        if code.co_filename == __file__ or (
+            code.co_name in self._ends and struck.f_lineno == code.co_firstlineno
         ):
             # Between two statements of the caller, or before the first of a method's: nobody but
             # the caller can know. It strikes a little later.
@@ -371,12 +367,21 @@ def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> N
             return
         raise Interrupted
 
+
+def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> None:
+    """Raise KeyboardInterrupt at swept moments of an acquire and a release."""
+    client = zklock.connect(hosts, timeout=10.0)
+    onlooker = zklock.connect(hosts, timeout=10.0)
+    lock = zklock.Lock(client, path, identity="interrupted")
+    holder = zklock.Lock(onlooker, path, identity="holder")
+    tally = {"interrupted": 0, "done": 0}
+    alarm = Alarm("__exit__")
+
     def hold(release_after: float, held: threading.Event) -> None:
         with holder:
             held.set()
             time.sleep(release_after)
 
-    signal.signal(signal.SIGALRM, on_alarm)
     for number in range(rounds):
         offset = longest * (number + 1) / rounds
         helper = None
@@ -388,15 +393,13 @@ def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> N
             held.wait(SOON)
         grant = None
         try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, offset)
+            alarm.set(offset)
             if how == "acquire":
                 grant = lock.acquire()
             else:
                 with lock:
                     pass
-            armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            alarm.stop()
             tally["done"] += 1
         except Interrupted as error:
             trouble = "".join(traceback.format_exception(error))
@@ -423,43 +426,27 @@ def interrupt_pool(hosts: str, path: str, how: str, rounds: int, longest: float)
     client = zklock.connect(hosts, timeout=10.0)
     onlooker = zklock.connect(hosts, timeout=10.0)
     tally = {"interrupted": 0, "done": 0}
-    armed = False
-
-    def on_alarm(_: int, struck: FrameType | None) -> None:
-        while struck is not None and struck.f_code is on_alarm.__code__:
-            struck = struck.f_back
-        if not armed or struck is None:
-            return
-        code = struck.f_code
-        if code is interrupt_pool.__code__ or (
-            code.co_name in {"__exit__", "stop"} and struck.f_lineno == code.co_firstlineno
-        ):
-            signal.setitimer(signal.ITIMER_REAL, 5e-5)  # as in interrupt()
-            return
-        raise Interrupted
+    alarm = Alarm("__exit__", "stop")
 
     def left() -> list[str]:
         numbers = children(onlooker, f"{path}/shards")
         parents = ["leader", "members", "assigned", "owned", *(f"shards/{it}" for it in numbers)]
         return [f"{it}: {names}" for it in parents if (names := children(onlooker, f"{path}/{it}"))]
 
-    signal.signal(signal.SIGALRM, on_alarm)
     for number in range(rounds):
         pool = zklock.WorkerPool(
             client, path, shards=2, settle=0.0, handler=lambda shard: shard.should_stop.wait()
         )
         started = False
         try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, longest * (number + 1) / rounds)
+            alarm.set(longest * (number + 1) / rounds)
             if how == "with":
                 with pool:
                     pass
             else:
                 pool.start()
                 started = True
-            armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            alarm.stop()
             tally["done"] += 1
         except Interrupted:
             tally["interrupted"] += 1

@@ -124,20 +124,24 @@ _ELSEWHERE = {
     ),
 }
 
+_PROCESSES = (
+    r"test_cli(_\w+)?\.py",
+    r"test_command_pages\.py",
+    r"test_commands\.py",
+    r"test_demo\.py",
+    r"test_elect_command\.py",
+    r"test_examples\.py",
+    r"test_handled\.py",
+    r"test_finalizers\.py",
+    r"test_jobs\.py",
+    r"test_struck\.py",
+    r"test_telemetry_docs\.py",
+)
+
 NOT_SIMULATED = {
     "their clients are in processes of their own": (
-        r"test_cli(_\w+)?\.py",
-        r"test_command_pages\.py",
-        r"test_commands\.py",
-        r"test_demo\.py",
-        r"test_elect_command\.py",
-        r"test_examples\.py",
-        r"test_handled\.py",
-        r"test_finalizers\.py",
-        r"test_jobs\.py",
+        *_PROCESSES,
         r"test_pool_processes\.py::test_(nothing_outlives_an_owner|a_script_that|a_process_ends)",
-        r"test_struck\.py",
-        r"test_telemetry_docs\.py",
     ),
     "their clients are connected to servers of their own, or to a proxy": (
         r"test_negotiation\.py",
@@ -158,18 +162,9 @@ These are left out with ``ZKLOCK_TEST_SIMULATED=1``. All others have clients of 
 
 NOT_PLAYED = {
     "their clients are in processes of their own": (
-        r"test_cli(_\w+)?\.py",
-        r"test_command_pages\.py",
-        r"test_commands\.py",
-        r"test_demo\.py",
-        r"test_elect_command\.py",
-        r"test_examples\.py",
-        r"test_handled\.py",
-        r"test_finalizers\.py",
-        r"test_jobs\.py",
+        *_PROCESSES,
         r"test_pool_processes\.py",
-        r"test_struck(_\w+)?\.py",
-        r"test_telemetry_docs\.py",
+        r"test_struck_\w+\.py",
         r"test_connecting\.py::.*with_the_command",
         r"::test_\w*(process_is_killed|_fork_|fork(ed)?_|interrupts?_leave|interrupted_acquire)",
         r"test_aio_election\.py::.*by_a_signal_handler",

@@ -9,13 +9,14 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from kazoo.exceptions import NoNodeError
 
 import zklock
 from tests.modes import simulated
-from zklock.testing import wait_for
+from zklock.testing import FaultProxy, wait_for
 
 T = TypeVar("T")
 
@@ -189,6 +190,43 @@ class Losses:
         assert self.told.wait(timeout), "no lost callback"
         assert len(self.losses) == 1
         return self.losses[0]
+
+
+def keeps_its_lock(
+    client: Any, path: str, proxy: FaultProxy, change: Callable[[], AbstractContextManager[object]]
+) -> None:
+    """Lose the connection while a lock is held and something is changed; insist on the lock."""
+    losses = Losses()
+    states: list[str] = []
+    with zklock.Lock(client, path, on_lost=losses) as grant:
+        client.add_listener(states.append)
+        with change():
+            proxy.drop()
+            wait_for(lambda: losses.losses or states[1:] == ["CONNECTED"], SOON, "a new connection")
+        grant.verify(SOON)
+    assert not losses.losses
+
+
+@contextmanager
+def serving(handle: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Hand every connection to a function, on a thread of its own; yield the address."""
+    threads: list[threading.Thread] = []
+
+    def accept() -> None:
+        with suppress(OSError):  # the listener is shut down
+            while True:
+                threads.append(threading.Thread(target=handle, args=(listener.accept()[0],)))
+                threads[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threads.append(threading.Thread(target=accept))
+        threads[0].start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for each in threads:
+                each.join(SOON)
 
 
 def open_files() -> set[tuple[str, str]]:

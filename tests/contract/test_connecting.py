@@ -19,7 +19,7 @@ from kazoo.protocol.connection import RWPinger
 
 import zklock
 import zklock.aio
-from tests.contract.support import SOON, Losses
+from tests.contract.support import SOON, Losses, keeps_its_lock, run, serving
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
@@ -43,30 +43,11 @@ def closing() -> Iterator[str]:
         yield proxy.hosts
 
 
-def reset(listener: socket.socket) -> None:
-    """Reset the next connection when it has sent its handshake."""
-    with listener.accept()[0] as near:
+def reset(near: socket.socket) -> None:
+    """Reset a connection when it has sent its handshake."""
+    with near:
         near.recv(4096)
         near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-@pytest.fixture
-def resetting() -> Iterator[str]:
-    """A server that resets every connection when it has the handshake."""
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):  # the listener is shut down
-            while True:
-                reset(listener)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = threading.Thread(target=serve)
-        serving.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            serving.join(SOON)
 
 
 @pytest.fixture
@@ -84,21 +65,8 @@ def without_sasl() -> Iterator[str]:
                 near.sendall(struct.pack(">i", len(answer)) + answer)
                 greeted = True
 
-    def accept() -> None:
-        with contextlib.suppress(OSError):  # the listener is shut down
-            while True:
-                serving.append(threading.Thread(target=serve, args=(listener.accept()[0],)))
-                serving[-1].start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = [threading.Thread(target=accept)]
-        serving[0].start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            for each in serving:
-                each.join(SOON)
+    with serving(serve) as hosts:
+        yield hosts
 
 
 def refusing() -> str:
@@ -199,28 +167,15 @@ def test_a_server_without_sasl_is_told_from_a_silent_one_and_leaves_no_thread_bu
     wait_for(lambda: not busy(), SOON, "the end of the threads")
 
 
-class TestOtherServers:
-    def test_share_the_time_to_connect_anew(self, zklock_hosts: str) -> None:
-        with zklock.connect(zklock_hosts, 3.0) as client:
-            assert client.handler.servers == 1
-            client.set_hosts(f"{zklock_hosts},{refusing()}")
-            assert client.handler.servers == 2
-
-    def test_with_impossible_names_are_refused(self, zklock_hosts: str) -> None:
-        with zklock.connect(zklock_hosts) as client:
-            before = client.hosts
-            with pytest.raises(ValueError, match=r"^hosts: 'zk1\.\.example\.com' cannot be"):
-                client.set_hosts(f"{zklock_hosts},zk1..example.com")
-            assert client.hosts == before
-
-
-def test_a_connection_may_be_waited_for_without_limit(zklock_hosts: str) -> None:
-    # With a chroot it waits for an answer, too.
-    with (
-        pytest.warns(UserWarning, match="does not exist"),
-        zklock.connect(f"{zklock_hosts}/none", start_timeout=math.inf) as client,
-    ):
-        assert client.connected
+def test_other_servers_share_the_time_to_connect_anew(zklock_hosts: str) -> None:
+    with zklock.connect(zklock_hosts, 3.0) as client:
+        assert client.handler.servers == 1
+        client.set_hosts(f"{zklock_hosts},{refusing()}")
+        assert client.handler.servers == 2
+        before = client.hosts
+        with pytest.raises(ValueError, match=r"^hosts: 'zk1\.\.example\.com' cannot be"):
+            client.set_hosts(f"{zklock_hosts},zk1..example.com")
+        assert client.hosts == before
 
 
 EVERY_WAY = pytest.mark.parametrize("connect", [with_threads, with_asyncio, with_the_command])
@@ -240,21 +195,25 @@ def test_a_silent_server_is_waited_for_no_longer_than_was_said(
 
 @pytest.mark.parametrize("forever", [math.inf, 10**400])
 def test_a_connection_may_be_waited_for_without_a_limit(zklock_hosts: str, forever: float) -> None:
-    with zklock.connect(zklock_hosts, SESSION, start_timeout=forever) as client:
+    # With a chroot it waits for an answer, too.
+    with (
+        pytest.warns(UserWarning, match="does not exist"),
+        zklock.connect(f"{zklock_hosts}/none", SESSION, start_timeout=forever) as client,
+    ):
         assert client.connected
 
 
-def test_a_server_that_resets_connections_is_told_from_a_silent_one(resetting: str) -> None:
-    for connect in (with_threads, with_asyncio):
-        assert f"{resetting} closes every connection at once" in connect(resetting)
+def test_a_server_that_resets_connections_is_told_from_a_silent_one() -> None:
+    with serving(reset) as resetting:
+        for connect in (with_threads, with_asyncio):
+            assert f"{resetting} closes every connection at once" in connect(resetting)
 
 
 def test_one_that_has_not_closed_the_last_connection_yet_is_not_called_silent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = threading.Thread(target=reset, args=(listener,))
-        serving.start()
+        serving_one = run(lambda: reset(listener.accept()[0]))
         message = with_threads(f"127.0.0.1:{listener.getsockname()[1]}")
-        serving.join(SOON)
+        serving_one.result(SOON)
     assert "closes connections without an answer" in message
 
 
@@ -306,39 +265,30 @@ def test_a_silent_server_is_left_for_another(
     assert watch.awake < bounded(40.0 / 18 + AT_ONCE)
 
 
-@contextlib.contextmanager
-def listening(port: int, addresses: list[str]) -> Iterator[None]:
-    """Have servers at these addresses that accept connections, and say nothing."""
-    with contextlib.ExitStack() as stack:
-        for each in addresses:
-            stack.enter_context(socket.create_server((each, port)))
-        yield
-
-
 @pytest.mark.hazard("H23")
 def test_silent_addresses_of_one_name_cost_no_lock(
     zklock_proxy: FaultProxy, zklock_connect: Any, zklock_path: str, monkeypatch: Any
 ) -> None:
     """The name gets them while the lock is held, as that of a headless service does."""
     silent, addresses = [f"127.0.0.{number}" for number in range(2, 6)], ["127.0.0.1"]
-    look_up = socket.getaddrinfo
+    look_up, port = socket.getaddrinfo, zklock_proxy.port
 
     def looked_up(host: Any, port: Any, *more: Any, **others: Any) -> list[Any]:
         names = addresses if host == "zk.test" else [host]
         return [found for name in names for found in look_up(name, port, *more, **others)]
 
-    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
-    client = zklock_connect(f"zk.test:{zklock_proxy.port}", timeout=10.0, randomize_hosts=False)
-    losses = Losses()
-    states: list[str] = []
-    with zklock.Lock(client, zklock_path, on_lost=losses) as grant:
-        client.add_listener(states.append)
+    @contextlib.contextmanager
+    def listening() -> Iterator[None]:
+        """Accept connections at these addresses, too, and say nothing."""
         addresses[:0] = silent
-        with listening(zklock_proxy.port, silent):
-            zklock_proxy.drop()
-            wait_for(lambda: losses.losses or states[1:] == ["CONNECTED"], SOON, "a new connection")
-        grant.verify(SOON)
-    assert not losses.losses
+        with contextlib.ExitStack() as stack:
+            for each in silent:
+                stack.enter_context(socket.create_server((each, port)))
+            yield
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    client = zklock_connect(f"zk.test:{port}", timeout=10.0, randomize_hosts=False)
+    keeps_its_lock(client, zklock_path, zklock_proxy, listening)
 
 
 @contextlib.contextmanager
@@ -367,16 +317,14 @@ def test_servers_that_accept_nothing_cost_no_lock(
     silent, refusing_ones = others[:dead], others[dead:]
     hosts = [f"{each}:{port}" for each in (alive, *silent, *refusing_ones)]
     client = zklock_connect(",".join(hosts), timeout=10.0, randomize_hosts=False)
-    losses = Losses()
-    states: list[str] = []
-    with zklock.Lock(client, zklock_path, on_lost=losses) as grant:
-        client.add_listener(states.append)
+
+    @contextlib.contextmanager
+    def moved() -> Iterator[None]:
         client.set_hosts([*hosts[1:], hosts[0]])  # from the next round on
         with deaf(port, silent):
-            zklock_proxy.drop()
-            wait_for(lambda: losses.losses or states[1:] == ["CONNECTED"], SOON, "a new connection")
-        grant.verify(SOON)
-    assert not losses.losses
+            yield
+
+    keeps_its_lock(client, zklock_path, zklock_proxy, moved)
 
 
 def test_credentials_may_be_added_while_requests_are_under_way(
@@ -405,25 +353,22 @@ def test_credentials_may_be_added_while_requests_are_under_way(
 class TestOtherConnections:
     """kazoo opens more connections than the session's, through the same handler."""
 
-    def test_a_command_is_answered_and_changes_nothing(
-        self, zklock_hosts: str, zklock_connect: Any
-    ) -> None:
-        client = zklock_connect(zklock_hosts)
-        assert client.command(b"srvr").startswith("Zookeeper version")
+    @staticmethod
+    def connects_anew(client: Any) -> None:
         states: list[str] = []
         client.add_listener(states.append)
         client.handler.drop()
         wait_for(lambda: states == ["SUSPENDED", "CONNECTED"], SOON, lambda: f"{states}")
 
-    def test_a_writable_server_is_found(self, zklock_server: Any, zklock_connect: Any) -> None:
-        client = zklock_connect(zklock_server.hosts)
+    def test_a_command_is_answered_and_changes_nothing(self, client: Any) -> None:
+        assert client.command(b"srvr").startswith("Zookeeper version")
+        self.connects_anew(client)
+
+    def test_a_writable_server_is_found(self, zklock_server: Any, client: Any) -> None:
         where = (zklock_server.host, zklock_server.port)
         search = iter(RWPinger([where], client.handler.create_connection, contextlib.nullcontext))
         wait_for(lambda: next(search) == where, SOON, "the writable server")
-        states: list[str] = []
-        client.add_listener(states.append)
-        client.handler.drop()
-        wait_for(lambda: states == ["SUSPENDED", "CONNECTED"], SOON, lambda: f"{states}")
+        self.connects_anew(client)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,17 @@ import pytest
 from kazoo.security import make_digest_acl
 
 import zklock
-from tests.contract.support import SOON, granted, open_connection, run
+from tests.contract.fronts import Place, Threads
+from tests.contract.support import SOON, granted, open_connection, results, run
 from zklock import aio, telemetry
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 T = TypeVar("T")
+
+
+@pytest.fixture
+def front() -> Threads:
+    return Threads()
 
 
 @pytest.fixture
@@ -82,22 +88,14 @@ def test_kazoo_does_not_see_what_rides(client: Any, zklock_path: str) -> None:
 
 
 def test_a_user_who_watches_the_same_node_hears_of_it_too(
-    client: Any,
-    zklock_proxy: FaultProxy,
-    zklock_path: str,
-    zklock_connect: Callable[..., Any],
-    zklock_hosts: str,
+    mine: Place, theirs: Place, zklock_proxy: FaultProxy
 ) -> None:
-    holder = granted(zklock.Lock(zklock_connect(zklock_hosts), zklock_path))
+    holder = granted(theirs.Lock())
     events: list[Any] = []
-    assert client.exists(holder.path, watch=events.append)
-    waiting = run(granted, zklock.Lock(client, zklock_path))
-    zklock_proxy.wait_for_frame(
-        lambda frame: (
-            frame.kind is FrameKind.REPLY and (frame.op, frame.path) == ("getData", holder.path)
-        ),
-        SOON,
-    )
+    assert mine.client.exists(holder.path, watch=events.append)
+    waiting = run(granted, mine.Lock())
+    answer = (FrameKind.REPLY, "getData", holder.path)
+    zklock_proxy.wait_for_frame(lambda it: (it.kind, it.op, it.path) == answer, SOON)
     holder.release()
     waiting.result(SOON).release()
     wait_for(lambda: len(events) == 1, SOON, lambda: f"{events}")
@@ -105,58 +103,48 @@ def test_a_user_who_watches_the_same_node_hears_of_it_too(
 
 
 def test_acls_are_those_of_the_client(
-    zklock_hosts: str, zklock_connect: Callable[..., Any], zklock_path: str
+    other: Any, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
-    zklock_connect(zklock_hosts).ensure_path(zklock_path)
+    other.ensure_path(zklock_path)
     acl = [make_digest_acl("me", "secret", all=True)]
-    client = zklock_connect(zklock_hosts, default_acl=acl, auth_data=[("digest", "me:secret")])
+    client = zklock_connect(default_acl=acl, auth_data=[("digest", "me:secret")])
     with zklock.Lock(client, zklock_path) as grant:
         assert client.get_acls(grant.path)[0] == acl
 
 
-def test_a_limit_of_years_is_one(client: Any, zklock_client: Any, zklock_path: str) -> None:
+def test_a_limit_of_years_is_one(mine: Place, theirs: Place) -> None:
     """The system takes none of more than 24 days."""
-
-    def waits() -> None:
-        with zklock.Lock(client, zklock_path).attempt(timeout=threading.TIMEOUT_MAX) as got:
-            assert got
-
-    waits()
-    grant = granted(zklock.Lock(zklock_client, zklock_path))
-    waiting = run(waits)
-    wait_for(lambda: len(zklock_client.get_children(zklock_path)) == 2, SOON, "the waiter")
+    years = threading.TIMEOUT_MAX
+    granted(mine.Lock(), timeout=years).release()
+    grant = granted(theirs.Lock())
+    waiting = theirs.waits(mine.Lock(), 2, timeout=years)
     grant.release()
-    waiting.result(SOON)
+    waiting.result(SOON).release()
 
 
-def test_several_who_wait_on_one_client_are_all_told(
-    client: Any, zklock_client: Any, zklock_path: str
-) -> None:
+def test_several_who_wait_on_one_client_are_all_told(mine: Place, theirs: Place) -> None:
     for number in range(20):
-        before = granted(zklock.Lock(zklock_client, zklock_path))
+        before = granted(theirs.Lock())
         order: list[int] = []
 
         def wait(at: int, order: list[int] = order) -> None:
-            with zklock.Lock(client, zklock_path):
+            with mine.Lock():
                 order.append(at)
 
-        lock, waiting = zklock.Lock(client, zklock_path), []
+        waiting = []
         for at in range(4):
             waiting.append(run(wait, at))
-            wait_for(lambda: len(lock.contenders()) == len(waiting) + 1, SOON, "the queue")  # noqa: B023
+            theirs.queued(2 + at)
         before.release()
-        for each in waiting:
-            each.result(SOON)
+        results(waiting)
         assert order == [0, 1, 2, 3], number
 
 
-def test_what_the_user_asks_while_one_waits_is_answered(
-    client: Any, zklock_client: Any, zklock_path: str
-) -> None:
-    grant = granted(zklock.Lock(zklock_client, zklock_path))
-    waiting = run(granted, zklock.Lock(client, zklock_path))
+def test_what_the_user_asks_while_one_waits_is_answered(mine: Place, theirs: Place) -> None:
+    grant = granted(theirs.Lock())
+    waiting = run(granted, mine.Lock())
     for number in range(100):
-        client.set(zklock_path, b"%d" % number)
+        mine.client.set(mine.path, b"%d" % number)
     grant.release()
     waiting.result(SOON).release()
 

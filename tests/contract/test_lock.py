@@ -33,7 +33,6 @@ from tests.stopwatch import Stopwatch
 from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, ZooKeeperServer, expire_session, four_letter, wait_for
 
-Make = Callable[..., zklock.Lock]
 Connect = Callable[..., Any]
 Behind = Callable[..., Place]
 
@@ -47,15 +46,15 @@ def front() -> Threads:
 
 
 class TestGrant:
-    def test_token_grows_h1(self, make_lock: Make, client: Any, zklock_path: str) -> None:
-        lock = make_lock()
+    def test_token_grows_h1(self, mine: Place) -> None:
+        lock = mine.Lock()
         tokens = []
         for _ in range(3):
             for _ in range(3):
                 with lock as grant:
                     tokens.append(grant.token)
-            client.delete(zklock_path)
-            client.create(zklock_path)
+            mine.client.delete(mine.path)
+            mine.client.create(mine.path)
         assert [token.sequence for token in tokens] == [0, 1, 2] * 3
         assert tokens == sorted(set(tokens))
         texts = [str(token) for token in tokens]
@@ -176,8 +175,8 @@ class TestGivingUp:
             zklock_proxy.restore()
             theirs.queued(1)
 
-    def test_a_block_by_another_thread(self, make_lock: Make) -> None:
-        lock = make_lock()
+    def test_a_block_by_another_thread(self, mine: Place) -> None:
+        lock = mine.Lock()
         lock.__enter__()
         with pytest.raises(zklock.WrongThread):
             run(lock.__exit__, None, None, None).result(SOON)
@@ -318,22 +317,18 @@ class TestRefusals:
                     other.start()
             grant.verify(SOON)
 
-    def test_of_clients_that_do_not_run(
-        self, make_lock: Make, client: Any, zklock_hosts: str, zklock_path: str
-    ) -> None:
+    def test_of_clients_that_do_not_run(self, mine: Place, zklock_hosts: str) -> None:
         with pytest.raises(zklock.ClientClosed, match="start"):
-            zklock.Lock(KazooClient(zklock_hosts, handler=zklock.Handler()), zklock_path)
-        lock = make_lock()
-        client.stop()
-        for ask in (lock.acquire, lock.contenders, lock.holder, make_lock):
+            zklock.Lock(KazooClient(zklock_hosts, handler=zklock.Handler()), mine.path)
+        lock = mine.Lock()
+        mine.client.stop()
+        for ask in (lock.acquire, lock.contenders, lock.holder, mine.Lock):
             with pytest.raises(zklock.ClientClosed):
                 ask()
 
     @pytest.mark.parametrize("thread", ["listener", "watch", "completion"])
-    def test_of_threads_of_kazoo_h18(
-        self, make_lock: Make, client: Any, other: Any, zklock_path: str, thread: str
-    ) -> None:
-        lock = make_lock()
+    def test_of_threads_of_kazoo_h18(self, mine: Place, other: Any, thread: str) -> None:
+        lock, client, path = mine.Lock(), mine.client, mine.path
         grant = granted(lock)
         calls: list[Callable[[], Any]] = [
             lock.acquire,
@@ -363,18 +358,18 @@ class TestRefusals:
             client.stop()
             client.start(SOON)
         elif thread == "watch":
-            client.exists(f"{zklock_path}/flag", watch=misuse)
-            other.create(f"{zklock_path}/flag")
+            client.exists(f"{path}/flag", watch=misuse)
+            other.create(f"{path}/flag")
         else:
-            client.exists_async(zklock_path).rawlink(misuse)
+            client.exists_async(path).rawlink(misuse)
         assert done.wait(SOON)
         assert [type(outcome) for outcome in outcomes[:-1]] == [zklock.WouldDeadlock] * len(calls)
         if thread != "listener":  # there the client was being stopped
             assert outcomes[-1] == (True, grant)
             lock.release()
             if thread == "watch":
-                other.delete(f"{zklock_path}/flag")
-        other.delete(zklock_path)
+                other.delete(f"{path}/flag")
+        other.delete(path)
 
 
 class TestClients:
@@ -406,13 +401,13 @@ class TestClients:
         with pytest.raises(zklock.ZkLockError, match="the chroot in the client's address does not"):
             granted(zklock.Lock(client, "/lock"))
 
-    def test_a_client_that_is_started_again(self, make_lock: Make, client: Any) -> None:
+    def test_a_client_that_is_started_again(self, mine: Place) -> None:
         losses = Losses()
-        lock = make_lock(on_lost=losses)
+        lock = mine.Lock(on_lost=losses)
         grant = granted(lock)
-        client.stop()
+        mine.client.stop()
         assert losses.one().reason is zklock.LossReason.CLIENT_CLOSED
-        client.start(SOON)
+        mine.client.start(SOON)
         with pytest.raises(zklock.LockLost):
             lock.release()
         with lock as second:
@@ -420,28 +415,23 @@ class TestClients:
 
     @LASTING
     def test_nothing_piles_up_h14(
-        self,
-        make_lock: Make,
-        client: Any,
-        other: Any,
-        zklock_path: str,
-        zklock_server: ZooKeeperServer,
+        self, mine: Place, theirs: Place, zklock_server: ZooKeeperServer
     ) -> None:
+        client, lock = mine.client, mine.Lock()
+
         def watches() -> int:
             text = four_letter(zklock_server.host, zklock_server.port, "wchp")
             return text.count(f"0x{client.client_id[0]:x}")
 
-        with zklock.Lock(other, zklock_path):
-            lock = make_lock()
+        with theirs.Lock():
             for _ in range(60):
                 assert lock.acquire(timeout=0.01) is None
             for _ in range(60):
-                pending = run(lock.acquire)
-                queued(other, zklock_path, 2)
+                pending = theirs.waits(lock, 2)
                 lock.cancel()
                 with pytest.raises(zklock.AcquireCancelled):
                     pending.result(SOON)
-                queued(other, zklock_path, 1)
+                theirs.queued(1)
             assert watches() <= 1  # on the holder's node, shared by all of them
             del pending
             wait_for(lambda: not attempts_of(client), SOON, "no attempt is left in memory")

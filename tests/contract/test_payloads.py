@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.contract.fronts import Place
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, gone, queued, run
 from zklock.fencing import verify_owner
-from zklock.testing import FaultProxy, wait_for
-
-Connect = Callable[..., Any]
+from zklock.testing import FaultProxy, expire_session, wait_for
 
 
 def said(election: Any) -> list[tuple[str, bytes]]:
@@ -70,27 +69,21 @@ class TestElection:
         assert data.startswith(b"of somebody else\0zklock=")
         leadership.release()
 
-    def test_what_is_no_payload(self, front: Any, other: Any, zklock_path: str) -> None:
-        election = front.LeaderElection(other, zklock_path, payload="first")
+    def test_what_is_no_payload(self, mine: Place) -> None:
+        election = mine.LeaderElection(payload="first")
+        bad = {"payload must be UTF-8": "\udce4", "16384": bytes(16385)}
         with pytest.raises(TypeError, match="payload"):
             election.set_payload(7)
-        with pytest.raises(ValueError, match="payload must be UTF-8"):
-            election.set_payload("\udce4")
-        with pytest.raises(ValueError, match="16384"):
-            election.set_payload(bytes(16385))
+        for said_, payload in bad.items():
+            with pytest.raises(ValueError, match=said_):
+                election.set_payload(payload)
         assert election.payload == b"first"
 
     def test_while_the_connection_is_cut(
-        self,
-        front: Any,
-        other: Any,
-        zklock_connect: Connect,
-        zklock_proxy: FaultProxy,
-        zklock_path: str,
+        self, behind: Callable[..., Place], other: Any, zklock_proxy: FaultProxy
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
-        election = front.LeaderElection(client, zklock_path, identity="a", payload="first")
-        onlooker = zklock.LeaderElection(other, zklock_path)
+        election = behind(timeout=30.0).LeaderElection(identity="a", payload="first")
+        onlooker = zklock.LeaderElection(other, election.path)
         leadership = election.acquire(timeout=SOON)
         with onlooker.changes() as changes:
             assert changes.next(SOON) is not None
@@ -110,23 +103,14 @@ class TestElection:
             wait_for(told, SOON)
         leadership.release()
 
-    def test_in_the_next_session(
-        self,
-        front: Any,
-        other: Any,
-        zklock_connect: Connect,
-        zklock_path: str,
-        zklock_expire_session: Callable[[Any], int],
-    ) -> None:
-        client = zklock_connect(timeout=30.0)
-        election = front.LeaderElection(client, zklock_path, identity="a", payload="first")
-        blocker = zklock.LeaderElection(other, zklock_path, identity="x")
+    def test_in_the_next_session(self, mine: Place, theirs: Place) -> None:
+        election = mine.LeaderElection(identity="a", payload="first")
+        blocker = theirs.LeaderElection(identity="x")
         leadership = blocker.acquire(timeout=SOON)
-        assert leadership is not None
         waiting = run(election.acquire)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         election.set_payload("second")
-        zklock_expire_session(client)
+        expire_session(mine.client)
         wait_for(lambda: said(blocker)[1:] == [("a", b"second")], SOON)
         leadership.release()
         waiting.result(SOON).release()

@@ -10,7 +10,6 @@ import shutil
 import socket
 import ssl
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,9 +21,20 @@ from kazoo.security import Permissions, make_acl, make_digest_acl
 
 import zklock
 from tests.contract.secure import PASSWORD, USER, Authority
-from tests.contract.support import ROOT, SOON, Losses, children, granted, kazoo_client, queued, run
+from tests.contract.support import (
+    ROOT,
+    SOON,
+    Losses,
+    children,
+    granted,
+    kazoo_client,
+    keeps_its_lock,
+    queued,
+    run,
+    serving,
+)
 from zklock import aio
-from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
+from zklock.testing import FaultProxy, ZooKeeperServer
 
 Connect = Callable[..., Any]
 
@@ -84,20 +94,39 @@ def secure(request: pytest.FixtureRequest, authority: Authority) -> dict[str, An
 ONE_OF_EACH = pytest.mark.parametrize(
     "secure", ["TLS", "mutual TLS", "SASL", "digest"], indirect=True
 )
+WITH_SASL = pytest.mark.parametrize("secure", ["SASL"], indirect=True)
+ON_BOTH_FRONTS = pytest.mark.parametrize("front", ["threads", "asyncio"])
 
 OTHERS = pytest.mark.thorough(
     "connections that are dropped, with TLS, SASL or a digest: as with certificates of both sides"
 )
 ONE_IS_ENOUGH = pytest.mark.parametrize(
     "secure",
-    [
-        pytest.param("TLS", marks=OTHERS),
-        "mutual TLS",
-        pytest.param("SASL", marks=OTHERS),
-        pytest.param("digest", marks=OTHERS),
-    ],
+    ["mutual TLS", *(pytest.param(each, marks=OTHERS) for each in ("TLS", "SASL", "digest"))],
     indirect=True,
 )
+
+
+def connect(front: str, hosts: str, *, lock: str = "", **options: Any) -> None:
+    """Connect, and hold a lock of this path, if there is one, which is deleted then."""
+
+    async def main() -> None:
+        async with aio.connect(hosts, **options) as client:
+            assert client.connected
+            if lock:
+                async with aio.Lock(client, lock) as grant:
+                    await grant.verify()
+                await asyncio.to_thread(client.delete, lock)
+
+    if front == "asyncio":
+        asyncio.run(main())
+        return
+    with zklock.connect(hosts, **options) as client:
+        assert client.connected
+        if lock:
+            with zklock.Lock(client, lock):
+                pass
+            client.delete(lock)
 
 
 class TestSecure:
@@ -189,70 +218,52 @@ def test_servers_that_do_not_answer_tls_cost_no_lock(
 ) -> None:
     """kazoo tries them in what is left of its round, and once more in the next one."""
     options = {"use_ssl": True, "ca": str(authority.certificate)}
-    losses = Losses()
-    states: list[str] = []
-    with ExitStack() as stack:
-        proxy = stack.enter_context(FaultProxy(secured))
+    with FaultProxy(secured) as proxy:
         silent = [f"127.0.0.{number}:{proxy.port}" for number in (2, 3)]
         hosts = ",".join([proxy.hosts, *silent])
         client = zklock_connect(hosts, timeout=10.0, randomize_hosts=False, **options)
-        with zklock.Lock(client, path, on_lost=losses) as grant:
-            client.add_listener(states.append)
+
+        @contextlib.contextmanager
+        def moved() -> Iterator[None]:
             client.set_hosts([*silent, proxy.hosts])  # from the next round on
-            for each in silent:
-                stack.enter_context(socket.create_server((each.partition(":")[0], proxy.port)))
-            proxy.drop()
-            wait_for(lambda: losses.losses or states[1:] == ["CONNECTED"], SOON, "a new connection")
-            grant.verify(SOON)
+            with ExitStack() as stack:
+                for each in silent:
+                    stack.enter_context(socket.create_server((each.partition(":")[0], proxy.port)))
+                yield
+
+        keeps_its_lock(client, path, proxy, moved)
         client.stop()
-    assert not losses.losses
 
 
+@WITH_SASL
+@ON_BOTH_FRONTS
 class TestStart:
     """kazoo reports a connection before the servers have accepted the credentials."""
 
-    @pytest.mark.parametrize("front", ["threads", "asyncio"])
-    @pytest.mark.parametrize("secure", ["SASL"], indirect=True)
     def test_a_connection_lost_on_the_way_is_made_again(
         self, secured: ZooKeeperServer, secure: dict[str, Any], front: str
     ) -> None:
-        async def connect(hosts: str) -> None:
-            async with aio.connect(hosts, start_timeout=SOON, **secure) as client:
-                assert client.connected
-
         with FaultProxy(secured) as proxy:
             fault = proxy.drop_before_reply(op="exists")
-            if front == "threads":
-                with zklock.connect(proxy.hosts, start_timeout=SOON, **secure) as client:
-                    assert client.connected
-            else:
-                asyncio.run(connect(proxy.hosts))
+            connect(front, proxy.hosts, start_timeout=SOON, **secure)
             assert fault.fired.is_set()
 
-    @pytest.mark.parametrize("front", ["threads", "asyncio"])
-    @pytest.mark.parametrize("secure", ["SASL"], indirect=True)
     @pytest.mark.parametrize("op", ["exists", "sasl"])
     def test_one_that_is_lost_each_time_is_no_answer(
         self, secured: ZooKeeperServer, secure: dict[str, Any], front: str, op: str
     ) -> None:
-        async def connect(hosts: str) -> None:
-            await aio.connect(hosts, start_timeout=1, **secure)
-
         with FaultProxy(secured) as proxy:
             for _ in range(100):
                 proxy.drop_before_reply(op=op)
             with pytest.raises(zklock.NoAnswer):
-                if front == "threads":
-                    zklock.connect(proxy.hosts, start_timeout=1, **secure)
-                else:
-                    asyncio.run(connect(proxy.hosts))
+                connect(front, proxy.hosts, start_timeout=1, **secure)
 
 
 ONCE_ON_THE_WAY = pytest.mark.parametrize("fault", ["drop_before_request", "drop_before_reply"])
 """A connection is cut before the credentials arrive, or before the answer to them does."""
 
 
-@pytest.mark.parametrize("secure", ["SASL"], indirect=True)
+@WITH_SASL
 class TestCutInTheMiddleOfSasl:
     """kazoo takes it for a refusal, and gives the client up for good."""
 
@@ -288,12 +299,18 @@ class TestCutInTheMiddleOfSasl:
             assert children(client, path) == []
 
 
+def code_of(page: str, heading: str) -> str:
+    """Return the one Python example below a heading of a page."""
+    text = (ROOT / "docs" / page).read_text()
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^ *```python\n(.*?)^ *```", section, re.MULTILINE | re.DOTALL)
+    return textwrap.dedent(code)
+
+
 def test_the_options_of_the_page_fit_together(
     secured: ZooKeeperServer, authority: Authority, path: str
 ) -> None:
-    page = (ROOT / "docs" / "howto.md").read_text()
-    section = page.partition("## TLS, SASL, ACLs, chroot\n")[2].partition("\n## ")[0]
-    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    code = code_of("howto.md", "TLS, SASL, ACLs, chroot")
     for told, meant in (
         ("zk1:2281,zk2:2281/apps/billing", f"{secured.hosts}{path}"),
         ("/etc/ssl/zk-ca.pem", str(authority.certificate)),
@@ -341,31 +358,19 @@ class TestRefused:
         with pytest.raises(zklock.NoAnswer, match="answered within 1 s"):
             zklock.connect(secured.hosts, use_ssl=True, start_timeout=1, **options)
 
-    @pytest.mark.parametrize("front", ["threads", "asyncio"])
+    @ON_BOTH_FRONTS
     def test_credentials(self, secured: ZooKeeperServer, front: str) -> None:
-        async def connect() -> None:
-            await aio.connect(secured.hosts, sasl_options=options)
-
         options = {"mechanism": "DIGEST-MD5", "username": USER, "password": "guess"}
         started = time.monotonic()
         with pytest.raises(zklock.ClientClosed, match="credentials"):
-            if front == "threads":
-                zklock.connect(secured.hosts, sasl_options=options)
-            else:
-                asyncio.run(connect())
+            connect(front, secured.hosts, sasl_options=options)
         assert time.monotonic() - started < SOON / 2
 
-    @pytest.mark.parametrize("secure", ["SASL"], indirect=True)
+    @WITH_SASL
     def test_nobody_with_asyncio(
         self, secured: ZooKeeperServer, secure: dict[str, Any], path: str
     ) -> None:
-        async def use() -> None:
-            async with aio.connect(secured.hosts, **secure) as client:
-                async with aio.Lock(client, path) as grant:
-                    await grant.verify()
-                await asyncio.to_thread(client.delete, path)
-
-        asyncio.run(use())
+        connect("asyncio", secured.hosts, lock=path, **secure)
 
     @pytest.mark.parametrize(
         "secure", ["mutual TLS", "SASL", "SASL over TLS", "digest"], indirect=True
@@ -384,31 +389,17 @@ class TestRefused:
         client.delete(f"{path}/private")
 
 
-@pytest.mark.parametrize("front", ["threads", "asyncio"])
+@ON_BOTH_FRONTS
 @pytest.mark.parametrize("secure", ["SASL", "digest"], indirect=True)
 def test_a_root_that_may_not_be_read(
     secured: ZooKeeperServer, secure: dict[str, Any], onlooker: Any, path: str, front: str
 ) -> None:
     """From 3.8.4 and 3.9.2 on, ZooKeeper does not tell who may not read a node that it is there."""
-
-    async def use() -> None:
-        async with aio.connect(f"{secured.hosts}{path}", **secure) as client:
-            async with aio.Lock(client, "/lock"):
-                pass
-            client.delete("/lock")
-
     (acl,) = secure["default_acl"]
     acl = acl._replace(perms=Permissions.CREATE | Permissions.DELETE)
     onlooker.add_auth("digest", "keeper:secret")
     onlooker.create(f"{path}/root", acl=[acl, make_digest_acl("keeper", "secret", all=True)])
-    path = f"{path}/root"
-    if front == "asyncio":
-        asyncio.run(use())
-    else:
-        with zklock.connect(f"{secured.hosts}{path}", **secure) as client:
-            with zklock.Lock(client, "/lock"):
-                pass
-            client.delete("/lock")
+    connect(front, f"{secured.hosts}{path}/root", lock="/lock", **secure)
 
 
 def refused(cause: str, hosts: str, **options: Any) -> None:
@@ -452,35 +443,20 @@ class TestExpired:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(authority.certify("expired", days=-1))
         cause = r"CERTIFICATE_VERIFY_FAILED: certificate has expired \(renew its certificate"
-        listener = socket.create_server(("127.0.0.1", 0))
 
-        def shake_hands() -> None:
-            while True:
-                try:
-                    taken, _ = listener.accept()
-                except OSError:
-                    return
-                taken.settimeout(1.0)  # the server may leave the connection open
-                with contextlib.suppress(OSError):
-                    context.wrap_socket(taken, server_side=True).close()
+        def shake_hands(taken: socket.socket) -> None:
+            taken.settimeout(1.0)  # the server may leave the connection open
+            with contextlib.suppress(OSError):
+                context.wrap_socket(taken, server_side=True).close()
 
-        server = threading.Thread(target=shake_hands)
-        server.start()
-        try:
-            refused(cause, f"127.0.0.1:{listener.getsockname()[1]}", ca=authority.certificate)
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            server.join()
-            listener.close()
+        with serving(shake_hands) as hosts:
+            refused(cause, hosts, ca=authority.certificate)
 
 
 class TestRotation:
     """Credentials are changed, and no lock is lost: docs/operating.md."""
 
     def test_digest(self, secured: ZooKeeperServer, zklock_connect: Connect, path: str) -> None:
-        page = (ROOT / "docs" / "operating.md").read_text()
-        section = page.partition("## Rotating credentials\n")[2].partition("\n## ")[0]
-        (code,) = re.findall(r"^ +```python\n(.*?)^ +```", section, re.MULTILINE | re.DOTALL)
         old_acl, new_acl = (make_digest_acl("billing", word, all=True) for word in ("old", "new"))
 
         def connect(word: str, acl: list[Any]) -> Any:
@@ -493,7 +469,8 @@ class TestRotation:
         lock = zklock.Lock(before, f"{path}/report", on_lost=losses)
         grant = granted(lock)
 
-        code = textwrap.dedent(code).replace("/locks/report", f"{path}/report")
+        code = code_of("operating.md", "Rotating credentials")
+        code = code.replace("/locks/report", f"{path}/report")
         scope: dict[str, Any] = {"client": before, "old_secret": "old", "new_secret": "new"}
         exec(compile(code, "operating.md", "exec"), scope)
         after = connect("new", scope["both"])
@@ -519,9 +496,8 @@ class TestRotation:
         self, secured: ZooKeeperServer, zklock_connect: Connect, path: str
     ) -> None:
         old_acl, new_acl = (make_digest_acl("billing", word, all=True) for word in ("old", "new"))
-        client = zklock_connect(
-            secured.hosts, auth_data=[("digest", "billing:old")], default_acl=[old_acl]
-        )
+        auth = [("digest", "billing:old")]
+        client = zklock_connect(secured.hosts, auth_data=auth, default_acl=[old_acl])
         with zklock.Lock(client, f"{path}/report") as grant:
             client.add_auth("digest", "billing:new")
             client.set_acls(f"{path}/report", [new_acl])
@@ -532,24 +508,18 @@ class TestRotation:
             assert client.get_acls(grant.path)[0] == [new_acl]
         client.delete(f"{path}/report")
 
+    @pytest.mark.parametrize("secure", ["mutual TLS"], indirect=True)
     def test_a_certificate_that_is_replaced_in_its_file(
         self,
         secured: ZooKeeperServer,
+        secure: dict[str, Any],
         authority: Authority,
         zklock_connect: Connect,
         onlooker: Any,
         path: str,
     ) -> None:
         losses = Losses()
-        file = str(authority.certify("client"))
-        client = zklock_connect(
-            secured.hosts,
-            use_ssl=True,
-            ca=str(authority.certificate),
-            certfile=file,
-            keyfile=file,
-            default_acl=[make_acl("x509", "CN=client", all=True)],
-        )
+        client = zklock_connect(secured.hosts, **secure)
         lock = zklock.Lock(client, f"{path}/report", on_lost=losses)
         grant = granted(lock)
         authority.certify("client")
@@ -559,7 +529,7 @@ class TestRotation:
         assert not losses.losses
 
         granted(lock)
-        shutil.copy(authority.certify("somebody"), file)
+        shutil.copy(authority.certify("somebody"), secure["certfile"])
         client.handler.drop()
         assert losses.one().reason is zklock.LossReason.LEASE_LAPSED
         client.stop()

@@ -46,28 +46,20 @@ def late() -> Iterator[Any]:
     signal.signal(signal.SIGALRM, before)
 
 
-LOCKS: dict[str, Callable[[Any, str], Any]] = {
-    "Lock": zklock.Lock,
-    "RLock": zklock.RLock,
-    "ReadLock": zklock.ReadLock,
-    "WriteLock": zklock.WriteLock,
-    "Semaphore": partial(zklock.Semaphore, limit=1),
-    "MultiLock": lambda client, path: zklock.MultiLock(
-        [zklock.Lock(client, path + "/a"), zklock.RLock(client, path + "/b")]
-    ),
-    "LeaderElection": zklock.LeaderElection,
-}
+@pytest.fixture
+def client(zklock_hosts: str) -> Iterator[Any]:
+    with zklock.connect(zklock_hosts) as client:
+        yield client
 
-TASK_LOCKS: dict[str, Callable[[Any, str], Any]] = {
-    "Lock": aio.Lock,
-    "RLock": aio.RLock,
-    "Semaphore": partial(aio.Semaphore, limit=1),
-    "MultiLock": lambda client, path: aio.MultiLock(
-        [aio.Lock(client, path + "/a"), aio.RLock(client, path + "/b")]
-    ),
-    "LeaderElection": aio.LeaderElection,
-}
 
+@pytest.fixture
+def other(zklock_hosts: str) -> Iterator[Any]:
+    with zklock.connect(zklock_hosts) as other:
+        yield other
+
+
+KINDS = ["Lock", "RLock", "ReadLock", "WriteLock", "Semaphore", "MultiLock", "LeaderElection"]
+TASK_KINDS = ["Lock", "RLock", "Semaphore", "MultiLock", "LeaderElection"]
 WAYS: dict[str, Callable[[Any], Any]] = {
     "with lock": lambda lock: lock,
     "with attempt": lambda lock: lock.attempt(),
@@ -75,89 +67,90 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def entered(kinds: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return each kind with each way; an election is not entered by itself."""
+def make(front: Any, kind: str, client: Any, path: str) -> Any:
+    """Return a lock of ``zklock`` or of ``aio``."""
+    if kind == "MultiLock":
+        return front.MultiLock([front.Lock(client, path + "/a"), front.RLock(client, path + "/b")])
+    return getattr(front, kind)(client, path, **({"limit": 1} if kind == "Semaphore" else {}))
+
+
+def each_way(kinds: list[str]) -> pytest.MarkDecorator:
+    """Try each kind in each way; an election is not entered by itself."""
     every = [(kind, way) for kind in kinds for way in WAYS]
-    return [each for each in every if each != ("LeaderElection", "with lock")]
+    return pytest.mark.parametrize(
+        ("kind", "way"), [each for each in every if each != ("LeaderElection", "with lock")]
+    )
+
+
+def is_held(lock: Any) -> bool:
+    return bool(lock.is_leader if hasattr(lock, "is_leader") else lock.held)
 
 
 @pytest.mark.hazard("H9", "H55")
 @pytest.mark.parametrize("error", [False, True], ids=["done", "failed"])
-@pytest.mark.parametrize(("kind", "way"), entered(LOCKS))
+@each_way(KINDS)
 def test_it_gives_the_lock_back(
-    zklock_hosts: str, zklock_path: str, late: Any, kind: str, way: str, error: bool
+    client: Any, other: Any, zklock_path: str, late: Any, kind: str, way: str, error: bool
 ) -> None:
-    with zklock.connect(zklock_hosts) as client, zklock.connect(zklock_hosts) as other:
-        lock = LOCKS[kind](client, zklock_path)
-        try:
-            with WAYS[way](lock) as grant:
-                assert grant.held
-                try:
-                    if error:
-                        raise KeyError
+    lock = make(zklock, kind, client, zklock_path)
+    try:
+        with WAYS[way](lock) as grant:
+            assert grant.held
+            try:
+                if error:
+                    raise KeyError
+                _ = -late
+            finally:
+                if error:
                     _ = -late
-                finally:
-                    if error:
-                        _ = -late
-        except Limit:
-            # At once, even while the traceback lives.
-            assert not grant.held
-            assert not (lock.is_leader if kind == "LeaderElection" else lock.held)
-        else:
-            pytest.fail("what the handler has raised was swallowed")
-        for again in (LOCKS[kind](other, zklock_path), lock):
-            taken = again.acquire(timeout=SOON)
-            assert taken is not None
-            taken.release()
+    except Limit:
+        # At once, even while the traceback lives.
+        assert not grant.held
+        assert not is_held(lock)
+    else:
+        pytest.fail("what the handler has raised was swallowed")
+    for again in (make(zklock, kind, other, zklock_path), lock):
+        granted(again).release()
 
 
 def test_it_leaves_what_the_thread_has_acquired_before(
-    zklock_hosts: str, zklock_path: str, late: Any
+    client: Any, zklock_path: str, late: Any
 ) -> None:
-    with zklock.connect(zklock_hosts) as client:
-        lock = zklock.RLock(client, zklock_path)
-        with lock, contextlib.suppress(Limit):
-            for way in WAYS.values():
-                with contextlib.suppress(Limit), way(lock) as grant:
-                    _ = -late
-                assert lock.held
-        assert not grant.held
-        with pytest.raises(zklock.NotHeld):
-            lock.release()
-
-
-def test_a_look_at_the_method_gives_nothing_back(zklock_hosts: str, zklock_path: str) -> None:
-    """As debuggers and serialisers look at all attributes; before, in and after the body."""
-    with zklock.connect(zklock_hosts) as client:
-        lock = zklock.Lock(client, zklock_path)
+    lock = zklock.RLock(client, zklock_path)
+    with lock, contextlib.suppress(Limit):
         for way in WAYS.values():
-            manager = way(lock)
+            with contextlib.suppress(Limit), way(lock) as grant:
+                _ = -late
+            assert lock.held
+    assert not grant.held
+    with pytest.raises(zklock.NotHeld):
+        lock.release()
+
+
+def test_a_look_at_the_method_gives_nothing_back(client: Any, zklock_path: str) -> None:
+    """As debuggers and serialisers look at all attributes; before, in and after the body.
+
+    Nor does it by an exit stack and by hand.
+    """
+    lock = zklock.Lock(client, zklock_path)
+    for way in WAYS.values():
+        manager = way(lock)
+        assert callable(manager.__exit__)
+        with manager as grant:
             assert callable(manager.__exit__)
-            with manager as grant:
-                assert callable(manager.__exit__)
-                assert callable(grant.__exit__)
-                assert grant.held
             assert callable(grant.__exit__)
-        grant = granted(lock)
-        assert callable(grant.__enter__)
-        assert callable(grant.__exit__)
-        assert grant.held
-        grant.release()
-
-
-def test_by_an_exit_stack_and_by_hand(zklock_hosts: str, zklock_path: str) -> None:
-    with zklock.connect(zklock_hosts) as client:
-        lock = zklock.Lock(client, zklock_path)
-        for way in WAYS.values():
-            with contextlib.ExitStack() as stack:
-                grant = stack.enter_context(way(lock))
-                assert grant.held
-            assert grant.released
-            manager = way(lock)
-            grant = manager.__enter__()
             assert grant.held
-            manager.__exit__(None, None, None)
-            assert grant.released
+        assert callable(grant.__exit__)
+        with contextlib.ExitStack() as stack:
+            grant = stack.enter_context(way(lock))
+            assert grant.held
+        assert grant.released
+        manager = way(lock)
+        grant = manager.__enter__()
+        assert callable(grant.__enter__)
+        assert grant.held
+        manager.__exit__(None, None, None)
+        assert grant.released
 
 
 def test_it_ends_the_client(zklock_hosts: str, late: Any) -> None:
@@ -166,13 +159,12 @@ def test_it_ends_the_client(zklock_hosts: str, late: Any) -> None:
     wait_for(lambda: client.client_state == "CLOSED", SOON)
 
 
-def test_it_ends_the_worker(zklock_hosts: str, zklock_path: str, late: Any) -> None:
-    with zklock.connect(zklock_hosts) as client:
-        pool = zklock.WorkerPool(client, zklock_path, shards=2)
-        with pytest.raises(Limit), pool:
-            _ = -late
-        wait_for(lambda: not [each for each in threading.enumerate() if "pool" in each.name], SOON)
-        assert pool.members() == []
+def test_it_ends_the_worker(client: Any, zklock_path: str, late: Any) -> None:
+    pool = zklock.WorkerPool(client, zklock_path, shards=2)
+    with pytest.raises(Limit), pool:
+        _ = -late
+    wait_for(lambda: not [each for each in threading.enumerate() if "pool" in each.name], SOON)
+    assert pool.members() == []
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
@@ -197,20 +189,16 @@ class TestAsyncio:
     """The end of an ``async with`` body is struck where its coroutine begins."""
 
     @pytest.mark.parametrize("error", [False, True], ids=["done", "failed"])
-    @pytest.mark.parametrize(("kind", "way"), entered(TASK_LOCKS))
+    @each_way(TASK_KINDS)
     def test_it_gives_the_lock_back(
-        self, zklock_hosts: str, zklock_path: str, late: Any, kind: str, way: str, error: bool
+        self, client: Any, other: Any, zklock_path: str, late: Any, kind: str, way: str, error: bool
     ) -> None:
         held: list[Any] = []
 
         async def work(lock: Any) -> None:
-            match way:
-                case "with lock":
-                    manager = lock
-                case "with attempt":
-                    manager = lock.attempt()
-                case _:
-                    manager = await lock.acquire()
+            manager = WAYS[way](lock)
+            if way == "with acquire":
+                manager = await manager
             async with manager as grant:
                 held.append(grant)
                 assert grant.held
@@ -223,28 +211,22 @@ class TestAsyncio:
                         _ = -late
 
         async def main() -> None:
-            lock = TASK_LOCKS[kind](client, zklock_path)
+            lock = make(aio, kind, client, zklock_path)
             try:
                 await work(lock)
             except Limit:
                 assert not held[0].held
-                assert not (lock.is_leader if kind == "LeaderElection" else lock.held)
+                assert not is_held(lock)
             else:
                 pytest.fail("what the handler has raised was swallowed")
             await (await lock.acquire(timeout=SOON)).release()
 
-        with zklock.connect(zklock_hosts) as client, zklock.connect(zklock_hosts) as other:
-            asyncio.run(main())
-            taken = LOCKS[kind](other, zklock_path).acquire(timeout=SOON)
-            assert taken is not None
-            taken.release()
+        asyncio.run(main())
+        granted(make(zklock, kind, other, zklock_path)).release()
 
-    def test_a_look_at_the_method_gives_nothing_back(
-        self, zklock_hosts: str, zklock_path: str
-    ) -> None:
+    def test_a_look_at_the_method_gives_nothing_back(self, client: Any, zklock_path: str) -> None:
         async def main() -> None:
             lock = aio.Lock(client, zklock_path)
-            manager: Any
             grant: Any
             for way in WAYS.values():
                 made = way(lock)
@@ -264,8 +246,7 @@ class TestAsyncio:
             await lock.__aexit__(None, None, None)
             assert grant.released
 
-        with zklock.connect(zklock_hosts) as client:
-            asyncio.run(main())
+        asyncio.run(main())
 
     def test_it_ends_the_client(self, zklock_hosts: str, late: Any) -> None:
         clients: list[Any] = []
@@ -279,13 +260,12 @@ class TestAsyncio:
             asyncio.run(main())
         wait_for(lambda: clients[0].client_state == "CLOSED", SOON)
 
-    def test_it_ends_the_worker(self, zklock_hosts: str, zklock_path: str, late: Any) -> None:
+    def test_it_ends_the_worker(self, client: Any, zklock_path: str, late: Any) -> None:
         async def main() -> None:
             async with aio.WorkerPool(client, zklock_path, shards=2):
                 _ = -late
 
-        with zklock.connect(zklock_hosts) as client:
-            with pytest.raises(Limit):
-                asyncio.run(main())
-            pool = zklock.WorkerPool(client, zklock_path, shards=2)
-            wait_for(lambda: not pool.members(), SOON)
+        with pytest.raises(Limit):
+            asyncio.run(main())
+        pool = zklock.WorkerPool(client, zklock_path, shards=2)
+        wait_for(lambda: not pool.members(), SOON)

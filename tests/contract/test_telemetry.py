@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import pytest
 
 import zklock
+from tests.contract.fronts import Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, granted, queued, run
+from tests.contract.support import SOON, granted, run
 from zklock import LossReason, aio, telemetry
 from zklock.telemetry import (
     EpochChanged,
@@ -27,7 +27,7 @@ from zklock.telemetry import (
     ShardMoved,
     Withdrawn,
 )
-from zklock.testing import wait_for
+from zklock.testing import expire_session, wait_for
 
 E = TypeVar("E", bound=Event)
 
@@ -53,6 +53,11 @@ class Heard:
 
 
 @pytest.fixture
+def front() -> Threads:
+    return Threads()
+
+
+@pytest.fixture
 def heard() -> Iterator[Heard]:
     made = Heard()
     yield made
@@ -60,28 +65,22 @@ def heard() -> Iterator[Heard]:
 
 
 @LASTING
-def test_the_story_of_two_contenders(
-    heard: Heard, client: Any, other: Any, zklock_path: str
-) -> None:
-    one = zklock.Lock(client, zklock_path, identity="one")
-    two = zklock.Lock(other, zklock_path, identity="two")
+def test_the_story_of_two_contenders(heard: Heard, mine: Place, theirs: Place) -> None:
+    one = mine.Lock(identity="one")
     first = granted(one)
-    second = run(granted, two)
-    queued(client, zklock_path, 2)
-    wait_for(lambda: len(heard.all(Queued)) == 2, SOON)
+    second = mine.waits(theirs.Lock(identity="two"), 2)
+    heard.wait(Queued, count=2)
     one.release()
     grant = second.result(SOON)
     grant.release()
     story = [
         (type(it).__name__, it.identity)
         for it in heard.all(telemetry.LockEvent)
-        if it.path == zklock_path
+        if it.path == mine.path
     ]
-    assert Counter(story) == {
-        (what, who): 1 for what in ("Queued", "Granted", "Released") for who in ("one", "two")
-    }
     for who in ("one", "two"):
         assert [what for what, it in story if it == who] == ["Queued", "Granted", "Released"]
+    assert len(story) == 6
     assert [it.ahead for it in heard.all(Queued)] == [0, 1]
     assert [it.token for it in heard.all(Granted)] == [first.token, grant.token]
     before, after = heard.all(Granted)
@@ -122,17 +121,14 @@ def test_every_kind_says_what_it_is(heard: Heard, client: Any, zklock_path: str)
 
 
 @LASTING
-def test_one_that_does_not_get_it_withdraws(
-    heard: Heard, client: Any, other: Any, zklock_path: str
-) -> None:
-    holder = granted(zklock.Lock(client, zklock_path))
-    lock = zklock.Lock(other, zklock_path, identity="late")
+def test_one_that_does_not_get_it_withdraws(heard: Heard, mine: Place, theirs: Place) -> None:
+    holder = granted(mine.Lock())
+    lock = theirs.Lock(identity="late")
     assert lock.acquire(timeout=0.2) is None
     (late,) = heard.wait(Withdrawn)
     assert (late.identity, late.error) == ("late", None)
     assert late.waited >= 0.2
-    pending = run(lock.acquire)
-    queued(client, zklock_path, 2)
+    pending = mine.waits(lock, 2)
     lock.cancel()
     with pytest.raises(zklock.AcquireCancelled):
         pending.result(SOON)
@@ -141,20 +137,18 @@ def test_one_that_does_not_get_it_withdraws(
 
 
 @LASTING
-def test_a_lock_that_is_broken(heard: Heard, client: Any, other: Any, zklock_path: str) -> None:
-    grant = granted(zklock.Lock(client, zklock_path))
-    zklock.Lock(other, zklock_path).break_lock(timeout=SOON)
+def test_a_lock_that_is_broken(heard: Heard, mine: Place, theirs: Place) -> None:
+    grant = granted(mine.Lock())
+    theirs.Lock().break_lock(timeout=SOON)
     (lost,) = heard.wait(Lost)
     assert (lost.token, lost.reason) == (grant.token, LossReason.NODE_DELETED)
     assert lost.lasted is not None
     assert not heard.all(Released)
 
 
-def test_a_session_that_expires(
-    heard: Heard, client: Any, zklock_path: str, zklock_expire_session: Callable[[Any], None]
-) -> None:
-    grant = granted(zklock.Lock(client, zklock_path))
-    zklock_expire_session(client)
+def test_a_session_that_expires(heard: Heard, mine: Place) -> None:
+    grant = granted(mine.Lock())
+    expire_session(mine.client)
     (lost,) = heard.wait(Lost)
     assert lost.token == grant.token
     assert grant.session_id in {it.session_id for it in heard.wait(SessionEnded)}
