@@ -308,12 +308,6 @@ def front(request: pytest.FixtureRequest) -> Iterator[Threads | Loop]:
 
 
 @pytest.fixture
-def z(front: Threads | Loop) -> Threads | Loop:
-    """Each front in turn, for those who name it in every line."""
-    return front
-
-
-@pytest.fixture
 def other(zklock_connect: Callable[..., Any], session_seconds: float) -> Any:
     """Another client, with a session of its own."""
     return zklock_connect(timeout=session_seconds)

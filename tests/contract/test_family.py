@@ -333,7 +333,9 @@ class TestReadWrite:
         with pytest.raises(zklock.LockLost):
             writer.downgrade()
 
-    def test_many_of_both_kinds(self, z: Any, zklock_connect: Connect, zklock_path: str) -> None:
+    def test_many_of_both_kinds(
+        self, front: Any, zklock_connect: Connect, zklock_path: str
+    ) -> None:
         """Readers and writers of three sessions: nobody beside a writer, everybody served."""
         guard, inside = threading.Lock(), {True: 0, False: 0}
         tokens: list[FencingToken] = []
@@ -341,7 +343,7 @@ class TestReadWrite:
         def work(client: Any, seed: int) -> None:
             for at in range(30):
                 write = (seed + at) % 3 == 0
-                kind = z.WriteLock if write else z.ReadLock
+                kind = front.WriteLock if write else front.ReadLock
                 with kind(client, zklock_path, timeout=2 * SOON) as grant:
                     with guard:
                         inside[write] += 1
@@ -396,12 +398,12 @@ class TestSemaphore:
         late.result(SOON).release()
 
     def test_two_that_want_several_do_not_wait_for_each_other(
-        self, z: Any, zklock_connect: Connect, zklock_path: str
+        self, front: Any, zklock_connect: Connect, zklock_path: str
     ) -> None:
         guard, out = threading.Lock(), [0]
 
         def work(client: Any, permits: int) -> None:
-            semaphore = z.Semaphore(client, zklock_path, limit=4)
+            semaphore = front.Semaphore(client, zklock_path, limit=4)
             for _ in range(15):
                 granted(semaphore, timeout=2 * SOON, permits=permits)
                 with guard:
@@ -593,9 +595,9 @@ class TestMultiLock:
         with multi:
             pass
 
-    def test_in_one_order(self, z: Any, zklock_connect: Connect, zklock_path: str) -> None:
+    def test_in_one_order(self, front: Any, zklock_connect: Connect, zklock_path: str) -> None:
         def work(client: Any, order: tuple[str, ...]) -> None:
-            multi = several(Place(z, client, zklock_path), [*order])
+            multi = several(Place(front, client, zklock_path), [*order])
             for _ in range(20):
                 granted(multi, timeout=2 * SOON)
                 multi.release()
@@ -717,12 +719,12 @@ class TestMultiLock:
         late.one()
         assert not losses.losses
 
-    def test_of_two_chroots(self, z: Any, zklock_connect: Connect, theirs: Place) -> None:
+    def test_of_two_chroots(self, front: Any, zklock_connect: Connect, theirs: Place) -> None:
         hosts = "{}:{}".format(*theirs.client.hosts[0])
         for below in "ab":
             theirs.client.ensure_path(f"{theirs.path}/{below}")
         first, second = (zklock_connect(f"{hosts}{theirs.path}/{each}") for each in "ab")
-        inside = z.MultiLock([z.Lock(first, "/2"), z.Lock(second, "/1")])
+        inside = front.MultiLock([front.Lock(first, "/2"), front.Lock(second, "/1")])
         outside = several(theirs, ["/b/1", "/a/2"])
         assert inside.paths == ["/2", "/1"]
 
@@ -734,19 +736,21 @@ class TestMultiLock:
         results([run(work, multi) for multi in (inside, outside)], 2 * SOON)
         all_gone(theirs, ["/a/2", "/b/1"])
         with pytest.raises(ValueError, match="twice"):
-            z.MultiLock([z.Lock(first, "/2"), theirs.Lock("/a/2")])
-        with z.MultiLock([z.Lock(first, "/1"), z.Lock(second, "/1")]) as grant:
+            front.MultiLock([front.Lock(first, "/2"), theirs.Lock("/a/2")])
+        with front.MultiLock([front.Lock(first, "/1"), front.Lock(second, "/1")]) as grant:
             assert [each.lock_path for each in grant.grants] == ["/1", "/1"]
             with pytest.raises(ValueError, match="grants"):
                 _ = grant.tokens
 
     def test_of_one_path_on_two_ensembles(
-        self, z: Any, zklock_connect: Connect, other: Any, zklock_path: str
+        self, front: Any, zklock_connect: Connect, other: Any, zklock_path: str
     ) -> None:
         with ZooKeeperServer() as server:
             here, there = zklock_connect(), zklock_connect(server.hosts)
             clients = [(here, there), (other, zklock_connect(server.hosts))]
-            multis = [z.MultiLock([z.Lock(each, zklock_path) for each in two]) for two in clients]
+            multis = [
+                front.MultiLock([front.Lock(each, zklock_path) for each in two]) for two in clients
+            ]
 
             def work(multi: Any) -> None:
                 for _ in range(10):
@@ -1080,12 +1084,14 @@ class TestTidy:
 
     @pytest.mark.parametrize("track", [False, True])
     def test_no_error_reaches_anybody(
-        self, z: Any, zklock_connect: Connect, zklock_path: str, track: bool
+        self, front: Any, zklock_connect: Connect, zklock_path: str, track: bool
     ) -> None:
         tokens: list[FencingToken] = []
 
         def work(client: Any, tidy: bool) -> None:
-            lock = z.Lock(client, zklock_path, tidy=tidy, track_abandoned=track, timeout=2 * SOON)
+            lock = front.Lock(
+                client, zklock_path, tidy=tidy, track_abandoned=track, timeout=2 * SOON
+            )
             for _ in range(25):
                 with lock as grant:
                     assert not grant.abandoned
@@ -1109,9 +1115,9 @@ BAD_OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "ReadLock", "WriteLock", "Semaphore"])
 class TestEveryKind:
     def test_bad_input_is_refused_at_once(
-        self, z: Any, client: Any, zklock_path: str, kind: str
+        self, front: Any, client: Any, zklock_path: str, kind: str
     ) -> None:
-        make = partial(getattr(z, kind), client, **limited(kind))
+        make = partial(getattr(front, kind), client, **limited(kind))
         for path in ("", "relative", "/", f"{zklock_path}/", f"{zklock_path}/../x"):
             with pytest.raises(ValueError, match="path"):
                 make(path)

@@ -11,9 +11,16 @@ import pytest
 from kazoo.recipe.lock import Lock as KazooLock, ReadLock as KazooReadLock
 
 import zklock
-from tests.contract.support import SOON, children, gone, granted, kazoo_client, queued, run
+from tests.contract.fronts import Place, Threads
+from tests.contract.support import SOON, granted, kazoo_client, results, run
 
 pytestmark = pytest.mark.hazard("H20")
+
+
+@pytest.fixture
+def front() -> Threads:
+    return Threads()
+
 
 FOREIGN: dict[str, Callable[[], str]] = {
     "Curator InterProcessMutex": lambda: f"_c_{uuid.uuid4()}-lock-",
@@ -33,17 +40,13 @@ FOREIGN: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("who", FOREIGN)
-def test_a_contender_that_came_earlier_is_waited_for(
-    zklock_client: Any, other: Any, zklock_path: str, who: str
-) -> None:
-    other.ensure_path(zklock_path)
-    node = other.create(
-        f"{zklock_path}/{FOREIGN[who]()}", b"their data", ephemeral=True, sequence=True
-    )
-    lock = zklock.Lock(zklock_client, zklock_path)
+def test_a_contender_that_came_earlier_is_waited_for(mine: Place, other: Any, who: str) -> None:
+    other.ensure_path(mine.path)
+    prefix = f"{mine.path}/{FOREIGN[who]()}"
+    node = other.create(prefix, b"their data", ephemeral=True, sequence=True)
+    lock = mine.Lock()
     assert lock.acquire(blocking=False) is None
-    waiting = run(granted, lock)
-    queued(other, zklock_path, 2)
+    waiting = mine.waits(lock, 2)
     holder, waiter = lock.contenders()
     assert (holder.path, holder.identity, holder.sequence) == (node, "their data", 0)
     assert holder.session_id == other.client_id[0]
@@ -57,20 +60,16 @@ def test_a_contender_that_came_earlier_is_waited_for(
     grant.release()
 
 
-def test_a_contender_that_came_later_is_not(
-    zklock_client: Any, other: Any, zklock_path: str
-) -> None:
-    lock = zklock.Lock(zklock_client, zklock_path)
+def test_a_contender_that_came_later_is_not(mine: Place, other: Any) -> None:
+    lock = mine.Lock()
     grant = granted(lock)
     for make_name in FOREIGN.values():
-        other.create(f"{zklock_path}/{make_name()}", ephemeral=True, sequence=True)
+        other.create(f"{mine.path}/{make_name()}", ephemeral=True, sequence=True)
     grant.verify()
     told = lock.contenders()
     assert [each.sequence for each in told] == list(range(len(FOREIGN) + 1))
     lock.release()
     assert lock.acquire(blocking=False) is None
-    for name in children(other, zklock_path):
-        other.delete(f"{zklock_path}/{name}")
 
 
 UNKNOWN = {
@@ -84,77 +83,62 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("kind", [zklock.Lock, zklock.ReadLock, zklock.Semaphore])
+@pytest.mark.parametrize("kind", ["Lock", "ReadLock", "Semaphore"])
 @pytest.mark.parametrize("who", UNKNOWN)
 def test_an_unknown_contender_before_ours_is_told(
-    zklock_client: Any, other: Any, zklock_path: str, who: str, kind: Any
+    mine: Place, other: Any, who: str, kind: str
 ) -> None:
     """Whether it would have to wait for that node, zklock cannot know: it enters beside nobody."""
-    lock = kind(zklock_client, zklock_path, **({"limit": 1} if kind is zklock.Semaphore else {}))
-    queue = f"{zklock_path}/locks" if kind is zklock.Semaphore else zklock_path
-    node = other.create(f"{queue}/{UNKNOWN[who]}", ephemeral=True, sequence=True, makepath=True)
+    queue, more = ("/locks", {"limit": 1}) if kind == "Semaphore" else ("", {})
+    lock = getattr(mine, kind)(**more)
+    prefix = f"{mine.path}{queue}/{UNKNOWN[who]}"
+    node = other.create(prefix, ephemeral=True, sequence=True, makepath=True)
+    name = node.rpartition("/")[2]
     for blocking in (False, True):
-        with pytest.raises(zklock.MixedNames, match=re.escape(node.rpartition("/")[2])):
+        with pytest.raises(zklock.MixedNames, match=re.escape(name)):
             lock.acquire(blocking)
-    assert children(other, queue) == [node.rpartition("/")[2]]
+    assert mine.nodes(queue) == [name]
     other.delete(node)
     granted(lock).release()
 
 
-def test_an_unknown_contender_is_told_to_a_lock_of_several(
-    zklock_client: Any, other: Any, zklock_path: str
+def test_an_unknown_contender_is_told_to_a_lock_of_several_and_to_an_election(
+    mine: Place, other: Any
 ) -> None:
-    paths = [f"{zklock_path}/{name}" for name in "ab"]
-    node = other.create(f"{paths[1]}/n_", ephemeral=True, sequence=True, makepath=True)
-    several = zklock.MultiLock([zklock.Lock(zklock_client, path) for path in paths])
+    other.create(f"{mine.path}/b/n_", ephemeral=True, sequence=True, makepath=True)
+    several = zklock.MultiLock([mine.Lock("/a"), mine.Lock("/b")])
     with pytest.raises(zklock.MixedNames, match="n_0000000000"):
         several.acquire()
-    gone(other, paths[0])
-    other.delete(node)
-
-
-def test_an_unknown_candidate_is_told_to_an_election(
-    zklock_client: Any, other: Any, zklock_path: str
-) -> None:
-    node = other.create(f"{zklock_path}/n_", ephemeral=True, sequence=True, makepath=True)
+    mine.gone("/a")
     with pytest.raises(zklock.MixedNames, match="n_0000000000"):
-        zklock.LeaderElection(zklock_client, zklock_path).run(lambda leadership: None)
-    other.delete(node)
+        mine.LeaderElection("/b").run(lambda leadership: None)
 
 
-def test_sequential_nodes_that_stay_are_no_contenders(
-    zklock_client: Any, other: Any, zklock_path: str
-) -> None:
+def test_sequential_nodes_that_stay_are_no_contenders(mine: Place, other: Any) -> None:
     """The entries of kazoo's queue, for example: a lock may stand at the path of a queue."""
-    entries = [
-        other.create(f"{zklock_path}/entry-{number:03}-", sequence=True, makepath=True)
-        for number in range(20)
-    ]
-    lock = zklock.Lock(zklock_client, zklock_path)
-    with lock as grant:
-        later = other.create(f"{zklock_path}/n_", ephemeral=True, sequence=True)
+    for number in range(20):
+        other.create(f"{mine.path}/entry-{number:03}-", sequence=True, makepath=True)
+    with mine.Lock() as grant:
+        other.create(f"{mine.path}/n_", ephemeral=True, sequence=True)
         grant.verify()
-    for node in (*entries, later):
-        other.delete(node)
 
 
 @pytest.mark.parametrize("make", [KazooLock, KazooReadLock])
 def test_locks_of_kazoo_take_turns_with_ours(
-    zklock_client: Any, zklock_hosts: str, other: Any, zklock_path: str, make: Callable[..., Any]
+    mine: Place, zklock_hosts: str, make: Callable[..., Any]
 ) -> None:
-    ours = [zklock.Lock(zklock_client, zklock_path) for _ in range(2)]
+    ours = [mine.Lock() for _ in range(2)]
     with kazoo_client(zklock_hosts) as client:
         theirs = [
-            make(client, zklock_path, f"kazoo {number}", extra_lock_patterns=["-lock-"])
+            make(client, mine.path, f"kazoo {number}", extra_lock_patterns=["-lock-"])
             for number in range(2)
         ]
         first = granted(ours[0])
         assert not theirs[0].acquire(blocking=False)
         assert theirs[0].contenders()[:1] == [first.identity]
         waiting = run(theirs[0].acquire, timeout=SOON)
-        queued(other, zklock_path, 2)
-        then = run(granted, ours[1])
-        queued(other, zklock_path, 3)
+        mine.queued(2)
+        then = mine.waits(ours[1], 3)
         assert [each.identity for each in ours[0].contenders()][1] == "kazoo 0"
         ours[0].release()
         assert waiting.result(SOON)
@@ -187,5 +171,5 @@ def test_many_of_both_exclude_each_other(
         locks = [KazooLock(client, zklock_path, extra_lock_patterns=["-lock-"]) for _ in range(4)]
         locks += [zklock.Lock(zklock_connect(), zklock_path) for _ in range(4)]
         working = [run(work, lock, f"{number}") for number, lock in enumerate(locks)]
-        assert sum(each.result(SOON) for each in working) == 80
+        assert sum(results(working)) == 80
     assert not overlaps

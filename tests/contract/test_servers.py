@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -121,37 +122,23 @@ def test_in_a_forked_child_its_end_does_nothing(standing: ZooKeeperServer) -> No
     assert standing.mode() == "standalone"
 
 
-@pytest.mark.parametrize("verb", ["stop", "kill"])
-def test_port_and_data_survive(server: ZooKeeperServer, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["stop", "kill", "restart"])
+def test_port_data_and_sessions_survive(server: ZooKeeperServer, verb: str) -> None:
     port = server.port
-    with connected(server) as client:
-        client.create("/kept", b"data")
-        getattr(server, verb)()
-        assert not server.running
-        assert refuses(server)
-        server.start()
-        assert server.port == port
-        assert client.retry(client.get, "/kept")[0] == b"data"
-
-
-def test_restart_keeps_sessions(server: ZooKeeperServer) -> None:
     # zklock's client: a port of a container accepts before its server does, and kazoo's would wait
     # a whole session timeout for the answer to a handshake that nobody reads.
-    client = zklock.connect(server.hosts, timeout=60)
-    try:
+    with zklock.connect(server.hosts, timeout=60) as client:
+        client.create("/kept", b"data")
         client.create("/mine", b"", ephemeral=True)
         session = client.client_id[0]
-        server.restart()
+        getattr(server, verb)()
+        if verb != "restart":
+            assert not server.running
+            assert refuses(server)
+            server.start()
+        assert server.port == port
+        assert client.retry(client.get, "/kept")[0] == b"data"
         assert client.retry(client.exists, "/mine").ephemeralOwner == session
-    finally:
-        client.stop()
-        client.close()
-
-
-def test_start_of_a_running_server_changes_nothing(standing: ZooKeeperServer) -> None:
-    before = standing.status().received
-    standing.start()
-    assert standing.status().received > before
 
 
 def test_paused_it_is_silent_and_goes_on_afterwards(server: ZooKeeperServer) -> None:
@@ -195,17 +182,7 @@ ASKED = {100: 800, 5000: 5000, 100_000: 7000}
 
 def ask_for_session(server: ZooKeeperServer, milliseconds: int) -> int:
     """Send a ConnectRequest and return the timeout of the ConnectResponse."""
-    request = b"".join(
-        (
-            (0).to_bytes(4),
-            (0).to_bytes(8),
-            milliseconds.to_bytes(4),
-            (0).to_bytes(8),
-            (16).to_bytes(4),
-            bytes(16),
-            b"\0",
-        )
-    )
+    request = struct.pack(">iqiqi16s?", 0, 0, milliseconds, 0, 16, b"", False)
     with socket.create_connection((server.host, server.port), 5) as connection:
         connection.sendall(len(request).to_bytes(4) + request)
         answer = connection.recv(12, socket.MSG_WAITALL)
@@ -229,7 +206,9 @@ def test_further_settings_reach_the_server(backend: Backend) -> None:
 def test_any_word_is_answered_and_clients_are_not_limited(standing: ZooKeeperServer) -> None:
     assert four_letter(standing.host, standing.port, "ruok") == "imok"
     assert "maxClientCnxns=0" in four_letter(standing.host, standing.port, "conf")
-    assert srvr(standing.host, standing.port) == standing.status() or standing.status().received > 0
+    before = standing.status().received
+    standing.start()  # which changes nothing
+    assert standing.status().received > before
 
 
 def test_a_server_that_cannot_start_says_why(backend: Backend) -> None:
@@ -287,43 +266,36 @@ def test_one_line_says_what_serves(backend: Backend, caplog: pytest.LogCaptureFi
     with caplog.at_level("INFO", "zklock.testing"), ZooKeeperServer(backend=backend) as server:
         version = server.version()
         server.restart()
-    (record,) = [
-        one for one in caplog.records if (one.name, one.levelname) == ("zklock.testing", "INFO")
-    ]
+    ours = ("zklock.testing", "INFO")
+    (record,) = [one for one in caplog.records if (one.name, one.levelname) == ours]
     assert f"ZooKeeper {version}" in record.getMessage()
     assert backend.describe() in record.getMessage()
 
 
-class TestChildCounter:
-    """Hazard H2: sequence numbers at the end of their 32 bits."""
-
-    def test_the_next_child_has_that_number(self, server: ZooKeeperServer) -> None:
-        if Capability.DATA not in server.capabilities:
-            pytest.skip("the data are not shown")
-        with connected(server) as client:
-            client.create("/locks/a", b"", makepath=True)
-            client.create("/locks/b", b"")
-            client.create("/negative", b"")
-            assert client.create("/locks/a/x-", sequence=True) == "/locks/a/x-0000000000"
-        server.kill()
-        server.set_child_counter("/locks/a", 2**31 - 2)
-        server.set_child_counter("/negative", -5)
-        with pytest.raises(KeyError, match="/nowhere"):
-            server.set_child_counter("/nowhere", 1)
-        server.start()
-        with connected(server) as client:
-            last = [client.create("/locks/a/x-", sequence=True) for _ in range(2)]
-            assert last == ["/locks/a/x-2147483646", "/locks/a/x-2147483647"]
-            assert client.create("/locks/b/x-", sequence=True) == "/locks/b/x-0000000000"
-            assert client.create("/negative/x-", sequence=True) == "/negative/x--000000005"
-            assert sorted(client.get_children("/locks/a"))[0] == "x-0000000000"
-        server.restart()
-        with connected(server) as client:
-            assert len(client.get_children("/locks/a")) == 3
-
-    def test_only_while_it_is_down(self, standing: ZooKeeperServer) -> None:
-        with pytest.raises(ServerError, match="stop it first"):
-            standing.set_child_counter("/", 1)
+def test_the_next_child_has_the_number_of_a_counter_that_was_set(server: ZooKeeperServer) -> None:
+    if Capability.DATA not in server.capabilities:
+        pytest.skip("the data are not shown")
+    with connected(server) as client:
+        for path in ("/locks/a", "/locks/b", "/negative"):
+            client.create(path, b"", makepath=True)
+        assert client.create("/locks/a/x-", sequence=True) == "/locks/a/x-0000000000"
+    with pytest.raises(ServerError, match="stop it first"):
+        server.set_child_counter("/", 1)
+    server.kill()
+    server.set_child_counter("/locks/a", 2**31 - 2)
+    server.set_child_counter("/negative", -5)
+    with pytest.raises(KeyError, match="/nowhere"):
+        server.set_child_counter("/nowhere", 1)
+    server.start()
+    with connected(server) as client:
+        last = [client.create("/locks/a/x-", sequence=True) for _ in range(2)]
+        assert last == ["/locks/a/x-2147483646", "/locks/a/x-2147483647"]
+        assert client.create("/locks/b/x-", sequence=True) == "/locks/b/x-0000000000"
+        assert client.create("/negative/x-", sequence=True) == "/negative/x--000000005"
+        assert sorted(client.get_children("/locks/a"))[0] == "x-0000000000"
+    server.restart()
+    with connected(server) as client:
+        assert len(client.get_children("/locks/a")) == 3
 
 
 SCRIPT = """
@@ -386,39 +358,29 @@ class TestNothingIsLeft:
             wait_for(lambda: not Path(folder).parent.exists(), 10, f"{folder} to go")
         wait_for(lambda: port not in published(backend), 20, f"the container at port {port} to go")
 
-    @pytest.mark.parametrize("how", ["returns", "fails"])
-    def test_a_process_that_ends_without_closing(
-        self, backend: Backend, start: Start, how: str
-    ) -> None:
-        process, port, folder = start(how)
-        process.wait(30)
-        self.assert_gone(backend, port, folder)
-
     @pytest.mark.parametrize(
-        "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=ENDS), signal.SIGKILL]
+        ("how", "number"),
+        [
+            ("returns", 0),
+            ("fails", 0),
+            ("with", signal.SIGINT),
+            pytest.param("with", signal.SIGTERM, marks=ENDS),
+            ("with", signal.SIGKILL),
+            *(pytest.param("waits", number, marks=ENDS) for number in (2, 9, 15)),
+            ("unstarted", signal.SIGKILL),
+            ("stopped", signal.SIGKILL),
+            ("forked", signal.SIGKILL),
+        ],
     )
-    @pytest.mark.parametrize("how", [pytest.param("waits", marks=ENDS), "with"])
-    def test_a_process_that_is_killed(
-        self, backend: Backend, start: Start, how: str, number: signal.Signals
+    def test_when_a_process_ends(
+        self, backend: Backend, start: Start, how: str, number: int
     ) -> None:
+        """It returns or fails without closing, or is killed, while its server is up or down."""
         process, port, folder = start(how)
-        assert srvr("127.0.0.1", port).mode == "standalone"
-        process.send_signal(number)
-        process.wait(30)
-        self.assert_gone(backend, port, folder)
-
-    @pytest.mark.parametrize("how", ["unstarted", "stopped"])
-    def test_a_process_that_is_killed_while_its_server_is_down(
-        self, backend: Backend, start: Start, how: str
-    ) -> None:
-        process, port, folder = start(how)
-        process.kill()
-        process.wait(30)
-        self.assert_gone(backend, port, folder)
-
-    def test_a_child_of_fork_does_not_keep_it(self, backend: Backend, start: Start) -> None:
-        process, port, folder = start("forked")
-        process.kill()
+        if how in {"with", "waits"}:
+            assert srvr("127.0.0.1", port).mode == "standalone"
+        if number:
+            process.send_signal(number)
         process.wait(30)
         self.assert_gone(backend, port, folder)
 

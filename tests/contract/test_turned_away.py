@@ -21,7 +21,7 @@ from kazoo.security import make_digest_acl
 import zklock
 from tests.backends import backend_or_skip
 from tests.contract.secure import NETTY, PASSWORD, SASL, USER, X509, Authority, login
-from tests.contract.support import SOON, kazoo_client
+from tests.contract.support import SOON, kazoo_client, serving
 from tests.contract.test_cli import Commands
 from zklock import aio
 from zklock.testing import Ensemble, ZooKeeperServer, wait_for
@@ -80,103 +80,35 @@ def over_tls(places: Places, wants: str, **client: Any) -> Iterator[Door]:
         yield Door(f"127.0.0.1:{port}", client, environ | ({"ZKLOCK_TLS_CA": ca} if ca else {}))
 
 
-def wants_tls(places: Places) -> AbstractContextManager[Door]:
-    return over_tls(places, "none")
-
-
-def unknown_authority(places: Places) -> AbstractContextManager[Door]:
-    return over_tls(places, "none", use_ssl=True)
-
-
-def wants_a_certificate(places: Places) -> AbstractContextManager[Door]:
-    return over_tls(places, "need", use_ssl=True, ca=str(places.authority.certificate))
-
-
-@contextlib.contextmanager
-def no_tls(places: Places) -> Iterator[Door]:
-    ca = str(places.authority.certificate)
-    with server() as plain:
-        yield Door(plain.hosts, {"use_ssl": True, "ca": ca}, {"ZKLOCK_TLS_CA": ca})
-
-
-@contextlib.contextmanager
-def sasl(places: Places, **door: Any) -> Iterator[Door]:
+def sasl(places: Places, **door: Any) -> AbstractContextManager[Door]:
+    """A server for SASL alone."""
     properties = login(places.folder) | {"zookeeper.sessionRequireClientSASLAuth": "true"}
-    with server(config={"authProvider.1": SASL}, system_properties=properties) as strict:
+    return standing({"authProvider.1": SASL}, properties, **door)
+
+
+@contextlib.contextmanager
+def standing(
+    config: dict[str, str], properties: dict[str, str], *, crowded: bool = False, **door: Any
+) -> Iterator[Door]:
+    """A server with these settings, and with one client already if it is crowded."""
+    with contextlib.ExitStack() as stack:
+        strict = stack.enter_context(server(config=config, system_properties=properties))
+        if crowded:
+            stack.enter_context(kazoo_client(strict.hosts))
         yield Door(strict.hosts, **door)
 
 
-def wants_sasl(places: Places) -> AbstractContextManager[Door]:
-    return sasl(places)
-
-
-def another_scheme(places: Places) -> AbstractContextManager[Door]:
-    options = {"auth_data": [("digest", f"{USER}:{PASSWORD}")]}
-    return sasl(places, options=options, environ={"ZKLOCK_DIGEST": f"{USER}:{PASSWORD}"})
-
-
-def wrong_password(places: Places) -> AbstractContextManager[Door]:
-    return sasl(places, options={"sasl_options": DIGEST_MD5}, environ=GUESS)
-
-
-@contextlib.contextmanager
-def without_sasl(places: Places) -> Iterator[Door]:
-    with server() as plain:
-        yield Door(plain.hosts, {"sasl_options": DIGEST_MD5}, GUESS)
-
-
-@contextlib.contextmanager
-def enforces(scheme: str) -> Iterator[Door]:
+def enforces(scheme: str) -> AbstractContextManager[Door]:
     properties = {
         "zookeeper.enforce.auth.enabled": "true",
         "zookeeper.enforce.auth.schemes": scheme,
         "zookeeper.authProvider.x509": X509,
     }
-    with server(system_properties=properties) as strict:
-        yield Door(strict.hosts)
+    return standing({}, properties)
 
 
-def wants_a_digest(places: Places) -> AbstractContextManager[Door]:
-    return enforces("digest")
-
-
-def wants_x509(places: Places) -> AbstractContextManager[Door]:
-    return enforces("x509")
-
-
-@contextlib.contextmanager
-def crowded(**config: str) -> Iterator[Door]:
-    with server(config=config) as full, kazoo_client(full.hosts):
-        yield Door(full.hosts)
-
-
-def many_of_one_address(places: Places) -> AbstractContextManager[Door]:
-    return crowded(maxClientCnxns="1")
-
-
-def many_of_one_address_with_netty(places: Places) -> AbstractContextManager[Door]:
-    return crowded(maxClientCnxns="1", serverCnxnFactory=NETTY)
-
-
-def many_clients(places: Places) -> AbstractContextManager[Door]:
-    return crowded(maxCnxns="1")
-
-
-@contextlib.contextmanager
-def throttled(places: Places) -> Iterator[Door]:
-    """A server that has let in as many sessions as it may for now."""
-    tokens = {
-        "zookeeper.connection_throttle_tokens": "1",
-        "zookeeper.connection_throttle_fill_time": "600000",
-    }
-    with server(system_properties=tokens) as busy, kazoo_client(busy.hosts):
-        yield Door(busy.hosts)
-
-
-@contextlib.contextmanager
-def short_frames(places: Places) -> Iterator[Door]:
-    with server(system_properties={"jute.maxbuffer": "40"}) as narrow:
-        yield Door(narrow.hosts)
+def ca_of(places: Places) -> str:
+    return str(places.authority.certificate)
 
 
 @contextlib.contextmanager
@@ -197,61 +129,82 @@ def left_alone(said: str, **properties: str) -> Iterator[Door]:
         yield Door(first.hosts)
 
 
-def no_quorum(places: Places) -> AbstractContextManager[Door]:
-    return left_alone("not currently serving")
-
-
-def read_only(places: Places) -> AbstractContextManager[Door]:
-    return left_alone("Mode: read-only", **{"readonlymode.enabled": "true"})
-
-
 @contextlib.contextmanager
-def stranger(places: Places) -> Iterator[Door]:
+def stranger() -> Iterator[Door]:
     """A service that greets its clients in text, as SSH does."""
 
-    def greet() -> None:
-        with contextlib.suppress(OSError):  # the listener is shut down
-            while True:
-                near = listener.accept()[0]
-                near.sendall(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u2\r\n")
-                greeted.append(near)
+    def greet(near: socket.socket) -> None:
+        with near, contextlib.suppress(OSError):
+            near.sendall(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u2\r\n")
+            while near.recv(4096):
+                pass
 
-    greeted: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        greeting = threading.Thread(target=greet)
-        greeting.start()
-        try:
-            yield Door(f"127.0.0.1:{listener.getsockname()[1]}")
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            greeting.join(SOON)
-            for each in greeted:
-                each.close()
+    with serving(greet) as hosts:
+        yield Door(hosts)
 
 
+NO_ANSWER, DENIED = zklock.NoAnswer, zklock.AccessDenied
 FULL = "closes every connection at once: it has reached its maxClientCnxns"
 CREDENTIALS = "ZooKeeper requires authentication"
+CLOSED = "serves, but closed this client"
+START_OTHERS, RAISE = "start the other servers", "raise the limit"
+ONE_CLIENT = {"maxClientCnxns": "1"}
+DIGEST = f"{USER}:{PASSWORD}"
+THROTTLE = "zookeeper.connection_throttle_"
+"""What lets in as many sessions as there are tokens, and fills them up again in ten minutes."""
 
-WAYS: list[tuple[Callable[[Places], AbstractContextManager[Door]], type[Exception], str, str]] = [
-    (wants_tls, zklock.NoAnswer, "requires TLS on this port", "use_ssl=True"),
-    (unknown_authority, zklock.NoAnswer, "refused by TLS: CERTIFICATE_VERIFY", "ca= must name"),
-    (wants_a_certificate, zklock.NoAnswer, "was refused by TLS: ", "certfile="),
-    (no_tls, zklock.NoAnswer, "speaks no TLS on this port", "secureClientPort"),
-    (wants_sasl, zklock.AccessDenied, CREDENTIALS, "pass sasl_options"),
-    (another_scheme, zklock.AccessDenied, CREDENTIALS, "pass sasl_options"),
-    (wrong_password, zklock.ClientClosed, "refused the client's credentials", "sasl_options"),
-    (without_sasl, zklock.NoAnswer, "accepts the client, but answers no request", "SASL"),
-    (wants_a_digest, zklock.AccessDenied, CREDENTIALS, "auth_data for digest"),
-    (wants_x509, zklock.AccessDenied, CREDENTIALS, "certfile for x509"),
-    (many_of_one_address, zklock.NoAnswer, FULL, "raise the limit"),
-    (many_of_one_address_with_netty, zklock.NoAnswer, FULL, "raise the limit"),
-    (many_clients, zklock.NoAnswer, FULL, "raise the limit"),
-    (throttled, zklock.NoAnswer, "serves, but closed this client", "connection_throttle"),
-    (short_frames, zklock.NoAnswer, "serves, but closed this client", "jute.maxbuffer"),
-    (no_quorum, zklock.NoAnswer, "serves no client now", "start the other servers"),
-    (read_only, zklock.NoAnswer, "and serves only reads", "start the other servers"),
-    (stranger, zklock.NoAnswer, "does not answer like ZooKeeper", "correct the address"),
-]
+DOORS: dict[str, Callable[[Places], AbstractContextManager[Door]]] = {
+    "wants TLS": lambda at: over_tls(at, "none"),
+    "unknown authority": lambda at: over_tls(at, "none", use_ssl=True),
+    "wants a certificate": lambda at: over_tls(at, "need", use_ssl=True, ca=ca_of(at)),
+    "no TLS": lambda at: standing(
+        {},
+        {},
+        options={"use_ssl": True, "ca": ca_of(at)},
+        environ={"ZKLOCK_TLS_CA": ca_of(at)},
+    ),
+    "wants SASL": sasl,
+    "another scheme": lambda at: sasl(
+        at, options={"auth_data": [("digest", DIGEST)]}, environ={"ZKLOCK_DIGEST": DIGEST}
+    ),
+    "wrong password": lambda at: sasl(at, options={"sasl_options": DIGEST_MD5}, environ=GUESS),
+    "without SASL": lambda _: standing({}, {}, options={"sasl_options": DIGEST_MD5}, environ=GUESS),
+    "wants a digest": lambda _: enforces("digest"),
+    "wants x509": lambda _: enforces("x509"),
+    "many of one address": lambda _: standing(ONE_CLIENT, {}, crowded=True),
+    "many of one address with Netty": lambda _: standing(
+        ONE_CLIENT | {"serverCnxnFactory": NETTY}, {}, crowded=True
+    ),
+    "many clients": lambda _: standing({"maxCnxns": "1"}, {}, crowded=True),
+    "throttled": lambda _: standing(
+        {}, {f"{THROTTLE}tokens": "1", f"{THROTTLE}fill_time": "600000"}, crowded=True
+    ),
+    "short frames": lambda _: standing({}, {"jute.maxbuffer": "40"}),
+    "no quorum": lambda _: left_alone("not currently serving"),
+    "read-only": lambda _: left_alone("Mode: read-only", **{"readonlymode.enabled": "true"}),
+    "a stranger": lambda _: stranger(),
+}
+SAID: dict[str, tuple[type[Exception], str, str]] = {
+    "wants TLS": (NO_ANSWER, "requires TLS on this port", "use_ssl=True"),
+    "unknown authority": (NO_ANSWER, "refused by TLS: CERTIFICATE_VERIFY", "ca= must name"),
+    "wants a certificate": (NO_ANSWER, "was refused by TLS: ", "certfile="),
+    "no TLS": (NO_ANSWER, "speaks no TLS on this port", "secureClientPort"),
+    "wants SASL": (DENIED, CREDENTIALS, "pass sasl_options"),
+    "another scheme": (DENIED, CREDENTIALS, "pass sasl_options"),
+    "wrong password": (zklock.ClientClosed, "refused the client's credentials", "sasl_options"),
+    "without SASL": (NO_ANSWER, "accepts the client, but answers no request", "SASL"),
+    "wants a digest": (DENIED, CREDENTIALS, "auth_data for digest"),
+    "wants x509": (DENIED, CREDENTIALS, "certfile for x509"),
+    "many of one address": (NO_ANSWER, FULL, RAISE),
+    "many of one address with Netty": (NO_ANSWER, FULL, RAISE),
+    "many clients": (NO_ANSWER, FULL, RAISE),
+    "throttled": (NO_ANSWER, CLOSED, "connection_throttle"),
+    "short frames": (NO_ANSWER, CLOSED, "jute.maxbuffer"),
+    "no quorum": (NO_ANSWER, "serves no client now", START_OTHERS),
+    "read-only": (NO_ANSWER, "and serves only reads", START_OTHERS),
+    "a stranger": (NO_ANSWER, "does not answer like ZooKeeper", "correct the address"),
+}
+"""The error of each, its cause, and what to do."""
 
 
 @pytest.fixture(autouse=True)
@@ -260,39 +213,30 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.mark.parametrize(
-    ("way", "error", "cause", "advice"), WAYS, ids=[way[0].__name__ for way in WAYS]
-)
-def test_the_cause_is_named_everywhere(
-    way: Callable[[Places], AbstractContextManager[Door]],
-    error: type[Exception],
-    cause: str,
-    advice: str,
-    authority: Authority,
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("name", DOORS)
+def test_the_cause_is_named_everywhere(name: str, authority: Authority, tmp_path: Path) -> None:
+    error, cause, advice = SAID[name]
+
     async def connect() -> None:
         await aio.connect(door.hosts, start_timeout=START, **door.options)
 
-    with way(Places(authority, tmp_path)) as door:
+    with DOORS[name](Places(authority, tmp_path)) as door:
         with pytest.raises(error) as caught:
             zklock.connect(door.hosts, start_timeout=START, **door.options)
         with pytest.raises(error) as caught_too:
             asyncio.run(connect())
         texts = [str(caught.value), str(caught_too.value)]
-        commands = Commands(door.hosts)
-        commands.environ.update(door.environ, ZKLOCK_CONNECT_TIMEOUT=str(START))
-        try:
+        environ = {**door.environ, "ZKLOCK_CONNECT_TIMEOUT": str(START)}
+        with contextlib.closing(Commands(door.hosts)) as commands:
+            commands.environ.update(environ)
             texts += [commands.run("ls")[2], commands.run("run", "/locks/a", "--", "true")[2]]
-            status, out, errors = commands.run("doctor", "--json", "--admin-port=0")
-        finally:
-            commands.close()
+        status, findings = doctor(door.hosts, **environ)
     for text in texts:
         assert cause in text
         assert advice in text
         assert "Check the addresses" not in text
-    assert (status, errors) == (2, "")
-    assert cause in json.loads(out)["findings"][0]["what"]
+    assert status == 2
+    assert cause in findings[0]["what"]
 
 
 def test_a_scheme_that_no_server_knows_is_refused() -> None:
@@ -313,15 +257,18 @@ def test_a_service_that_only_listens_is_silent() -> None:
             serving.join(SOON)
 
 
-def examine(hosts: str, *arguments: str) -> dict[str, list[dict[str, Any]]]:
-    commands = Commands(hosts)
-    try:
-        _, out, errors = commands.run("doctor", "--json", "--admin-port=0", *arguments)
-    finally:
-        commands.close()
+def doctor(hosts: str, *arguments: str, **environ: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return its status and what it finds."""
+    with contextlib.closing(Commands(hosts)) as commands:
+        commands.environ.update(environ)
+        status, out, errors = commands.run("doctor", "--json", "--admin-port=0", *arguments)
     assert errors == ""
+    return status, json.loads(out)["findings"]
+
+
+def examine(hosts: str, *arguments: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for finding in json.loads(out)["findings"]:
+    for finding in doctor(hosts, *arguments)[1]:
         found.setdefault(finding["about"], []).append(finding)
     return found
 
