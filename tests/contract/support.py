@@ -273,6 +273,15 @@ def _is_attempt(kind: type) -> bool:
     return kind.__name__ == "Attempt" and str(kind.__module__).startswith("zklock._core.")
 
 
+def program(*arguments: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments, in the folder of the project; it must end well."""
+    command = [sys.executable, *arguments]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": timeout}
+    done = subprocess.run(command, cwd=ROOT, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 _UNMEASURED = {"interrupt", "interrupt_pool"}
 """An interrupt at any moment may leave a lock of coverage's taken."""
 

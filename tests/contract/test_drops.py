@@ -130,6 +130,11 @@ class Stage:
         assert mine[0].token == grant.token
         assert mine[0].session_id == grant.session_id
 
+    def had(self, grant: zklock.Grant) -> None:
+        """Insist that this grant is the one outcome, and give it back."""
+        self.holds(grant)
+        grant.release()
+
     def free(self) -> None:
         """Insist that nobody is left behind, and that the next contender is served."""
         gone(self.other, self.path)
@@ -139,19 +144,23 @@ class Stage:
 Scenario = Callable[[Stage], None]
 
 
-def free_lock(stage: Stage) -> None:
-    stage.other.ensure_path(stage.path)
-    stage.arm()
-    grant = granted(stage.lock)
-    stage.holds(grant)
-    grant.release()
+@contextmanager
+def for_a_moment(seconds: float = 0.0) -> Iterator[Stopwatch]:
+    """Insist that what is done meanwhile takes so many seconds, and a bounded moment."""
+    with Stopwatch() as watch:
+        yield watch
+    assert watch.total >= seconds
+    assert watch.awake < seconds + BOUNDED
 
 
 def no_parent(stage: Stage) -> None:
     stage.arm()
-    grant = granted(stage.lock)
-    stage.holds(grant)
-    grant.release()
+    stage.had(granted(stage.lock))
+
+
+def free_lock(stage: Stage) -> None:
+    stage.other.ensure_path(stage.path)
+    no_parent(stage)
 
 
 def hand_over(stage: Stage) -> None:
@@ -163,9 +172,7 @@ def hand_over(stage: Stage) -> None:
     queued(stage.other, stage.path, 2)
     assert not waiting.done()
     holder.release()
-    grant = waiting.result(SOON)
-    stage.holds(grant)
-    grant.release()
+    stage.had(waiting.result(SOON))
 
 
 def move_up(stage: Stage) -> None:
@@ -184,9 +191,7 @@ def move_up(stage: Stage) -> None:
     stage.settled(3)
     assert not waiting.done()
     holder.release()
-    grant = waiting.result(SOON)
-    stage.holds(grant)
-    grant.release()
+    stage.had(waiting.result(SOON))
 
 
 def release(stage: Stage) -> None:
@@ -194,9 +199,8 @@ def release(stage: Stage) -> None:
     waiting = run(granted, stage.bystander)
     queued(stage.other, stage.path, 2)
     stage.arm()
-    with Stopwatch() as watch:
+    with for_a_moment():
         grant.release()
-    assert watch.awake < BOUNDED
     assert (grant.held, grant.released) == (False, True)
     waiting.result(SOON).release()
 
@@ -204,10 +208,8 @@ def release(stage: Stage) -> None:
 def time_out(stage: Stage) -> None:
     holder = granted(stage.bystander)
     stage.arm()
-    with Stopwatch() as watch:
+    with for_a_moment(1.0):
         assert stage.lock.acquire(timeout=1.0) is None
-    assert watch.total >= 1.0
-    assert watch.awake < 1.0 + BOUNDED
     queued(stage.other, stage.path, 1)
     stage.over()
     queued(stage.other, stage.path, 1)
@@ -232,9 +234,8 @@ def cancel(stage: Stage) -> None:
 def not_free(stage: Stage) -> None:
     holder = granted(stage.bystander)
     stage.arm()
-    with Stopwatch() as watch:
+    with for_a_moment():
         assert stage.lock.acquire(blocking=False) is None
-    assert watch.awake < BOUNDED
     queued(stage.other, stage.path, 1)
     assert holder.held
     holder.release()
@@ -243,20 +244,17 @@ def not_free(stage: Stage) -> None:
 def try_free_lock(stage: Stage) -> None:
     stage.other.ensure_path(stage.path)
     stage.arm()
-    with Stopwatch() as watch:
+    with for_a_moment():
         grant = stage.lock.acquire(blocking=False)
-    assert watch.awake < BOUNDED
     if grant is not None:
-        stage.holds(grant)
-        grant.release()
+        stage.had(grant)
 
 
 def verify(stage: Stage) -> None:
     grant = granted(stage.lock)
     stage.arm()
     grant.verify(SOON)
-    stage.holds(grant)
-    grant.release()
+    stage.had(grant)
 
 
 def hold(stage: Stage) -> None:

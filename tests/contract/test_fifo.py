@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import zklock
 from tests.contract.support import Child, granted, passes_on, queued
@@ -19,27 +16,15 @@ THREADS = 200 // PROCESSES
 
 
 def test_grants_come_in_sequence_order(
-    zklock_hosts: str,
-    other: Any,
-    zklock_path: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    zklock_hosts: str, other: Any, zklock_path: str, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "grants"
     gate = zklock.Lock(other, zklock_path)
     granted(gate)
     with ExitStack() as stack:
+        given = {"hosts": zklock_hosts, "path": zklock_path, "ledger": str(ledger)}
         processes = [
-            stack.enter_context(
-                Child(
-                    "queue",
-                    hosts=zklock_hosts,
-                    path=zklock_path,
-                    ledger=str(ledger),
-                    threads=THREADS,
-                )
-            )
-            for _ in range(PROCESSES)
+            stack.enter_context(Child("queue", threads=THREADS, **given)) for _ in range(PROCESSES)
         ]
         for process in processes:
             assert process.hears() == "ready"
@@ -56,12 +41,5 @@ def test_grants_come_in_sequence_order(
     assert order == [int(name[-10:]) for name in waiting] == told
     assert len(order) == PROCESSES * THREADS
     turns = sum(a != b for (_, a), (_, b) in pairwise(lines))
-    with capsys.disabled():
-        print(
-            f"\n{len(order)} grants to {len({pid for _, pid in lines})} processes in sequence "
-            f"order {order[0]} … {order[-1]}, {turns} of them to another process than the last",
-            end=" ",
-            file=sys.stderr,
-        )
     assert turns > PROCESSES
     passes_on(other, zklock_path)

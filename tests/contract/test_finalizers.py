@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.contract.support import program
+
 PROGRAM = """
 import os, signal, sys, zklock
 
@@ -49,11 +51,6 @@ def test_a_client_is_stopped(zklock_hosts: str, zklock_path: str, end: str) -> N
 def test_a_lock_that_is_still_held_at_the_end_is_a_warning(
     zklock_hosts: str, zklock_path: str
 ) -> None:
-    program = "import sys, zklock; grant = zklock.Lock(zklock.connect(sys.argv[1]), sys.argv[2])"
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", f"{program}.acquire()", zklock_hosts, zklock_path],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    code = "import sys, zklock; grant = zklock.Lock(zklock.connect(sys.argv[1]), sys.argv[2])"
+    done = program("-X", "dev", "-c", f"{code}.acquire()", zklock_hosts, zklock_path)
     assert f"ResourceWarning: {zklock_path}: still held" in done.stderr

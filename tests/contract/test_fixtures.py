@@ -75,61 +75,50 @@ def test_an_unstarted_client_has_no_session_to_expire() -> None:
         expire_session((1, bytes(16)))
 
 
-def test_paths_are_unique_and_cleaned(on_this_server: pytest.Pytester, zklock_client: Any) -> None:
-    on_this_server.makepyfile(
-        """
-        import pytest, zklock
-        seen = []
-        @pytest.mark.parametrize("x", ["a/b", "ö ", "c" * 200])
-        def test_it(zklock_path, zklock_client, zklock_server, zklock_proxy, x):
-            assert zklock_path not in seen
-            seen.append(zklock_path)
-            assert zklock_client.exists(zklock_path) is None
-            zklock_client.create(zklock_path + "/deep/er", makepath=True)
-            assert zklock_server.backend == "hosts"
-        """
-    )
-    on_this_server.runpytest("--zklock-strict").assert_outcomes(passed=3)
-    assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-it")] == []
+PATHS = """
+import pytest, zklock
+seen = []
+@pytest.mark.parametrize("x", ["a/b", "ö ", "c" * 200])
+def test_it(zklock_path, zklock_client, zklock_server, zklock_proxy, x):
+    assert zklock_path not in seen
+    seen.append(zklock_path)
+    assert zklock_client.exists(zklock_path) is None
+    zklock_client.create(zklock_path + "/deep/er", makepath=True)
+    assert zklock_server.backend == "hosts"
+"""
+PROTECTED = """
+import zklock
+from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
+def test_it(zklock_connect, zklock_path):
+    mine = zklock_connect(auth_data=[("digest", "me:secret")])
+    yours = zklock_connect(default_acl=CREATOR_ALL_ACL)
+    yours.add_auth("digest", "you:secret")
+    both = [make_digest_acl(name, "secret", all=True) for name in ("me", "you")]
+    mine.create(zklock_path, acl=both)
+    mine.create(zklock_path + "/mine", acl=CREATOR_ALL_ACL)
+    with zklock.Lock(mine, zklock_path + "/mine"):
+        pass
+    with zklock.Lock(yours, zklock_path + "/yours"):
+        pass
+"""
+STOPPED = """
+made = []
+def test_it(zklock_client, zklock_connect, zklock_hosts):
+    made[:] = [zklock_client, zklock_connect(), zklock_connect(timeout=6.0)]
+    assert len({client.client_id[0] for client in made}) == 3
+def test_stopped():
+    assert len(made) == 3
+    assert not any(client.connected for client in made)
+"""
 
 
-def test_what_acls_protect_is_cleaned_by_who_may(
-    on_this_server: pytest.Pytester, zklock_client: Any
+@pytest.mark.parametrize(("tests", "count"), [(PATHS, 3), (PROTECTED, 1), (STOPPED, 2)])
+def test_paths_are_unique_and_cleaned_by_who_may_and_clients_are_stopped(
+    on_this_server: pytest.Pytester, zklock_client: Any, tests: str, count: int
 ) -> None:
-    on_this_server.makepyfile(
-        """
-        import zklock
-        from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
-        def test_digests(zklock_connect, zklock_path):
-            mine = zklock_connect(auth_data=[("digest", "me:secret")])
-            yours = zklock_connect(default_acl=CREATOR_ALL_ACL)
-            yours.add_auth("digest", "you:secret")
-            both = [make_digest_acl(name, "secret", all=True) for name in ("me", "you")]
-            mine.create(zklock_path, acl=both)
-            mine.create(zklock_path + "/mine", acl=CREATOR_ALL_ACL)
-            with zklock.Lock(mine, zklock_path + "/mine"):
-                pass
-            with zklock.Lock(yours, zklock_path + "/yours"):
-                pass
-        """
-    )
-    on_this_server.runpytest().assert_outcomes(passed=1)
-    assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-di")] == []
-
-
-def test_clients_are_stopped_after_the_test(on_this_server: pytest.Pytester) -> None:
-    on_this_server.makepyfile(
-        """
-        made = []
-        def test_make(zklock_client, zklock_connect, zklock_hosts):
-            made[:] = [zklock_client, zklock_connect(), zklock_connect(timeout=6.0)]
-            assert len({client.client_id[0] for client in made}) == 3
-        def test_stopped():
-            assert len(made) == 3
-            assert not any(client.connected for client in made)
-        """
-    )
-    on_this_server.runpytest().assert_outcomes(passed=2)
+    on_this_server.makepyfile(tests)
+    on_this_server.runpytest("--zklock-strict").assert_outcomes(passed=count)
+    assert [n for n in zklock_client.get_children("/") if n.startswith("zklock-test-test-it")] == []
 
 
 @ENSEMBLES

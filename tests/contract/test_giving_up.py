@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections import Counter
@@ -41,17 +40,13 @@ def test_a_create_whose_reply_was_lost_is_found_h5(
 
 
 @pytest.mark.parametrize("how", ["with", "acquire", "hand-off"])
-def test_interrupts_leave_nothing_h9(
-    zklock_hosts: str, zklock_path: str, how: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupts_leave_nothing_h9(zklock_hosts: str, zklock_path: str, how: str) -> None:
     rounds = repeated(400, 80)
     with Child(
         "interrupt", hosts=zklock_hosts, path=zklock_path, how=how, rounds=rounds, longest=0.003
     ) as child:
         tally = child.hears()
         assert child.process.wait(SOON) == 0
-    with capsys.disabled():
-        print(f"\n{how}: {tally}", end=" ", file=sys.stderr)
     assert set(tally) == {"interrupted", "done"}, tally
     assert sum(tally.values()) == rounds
     assert tally["interrupted"] > rounds / 20

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.contract.handled import STRIDE, TIMEOUT
+from tests.contract.handled import CALLS, STRIDE, TIMEOUT
 from tests.contract.refusing import DELETE, Refusing
-from tests.contract.support import ROOT, gone, granted, passes_on
+from tests.contract.support import gone, granted, passes_on, program
 from tests.modes import bounded, repeated
 from zklock import Lock
 from zklock.testing import ZooKeeperServer
 
 
-def play(part: str, timeout: float = 300.0, **parameters: Any) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.contract.handled", part, json.dumps(parameters)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def play(part: str, timeout: float = 300.0, **given: Any) -> Any:
+    done = program("-m", "tests.contract.handled", part, json.dumps(given), timeout=timeout)
     return json.loads(done.stdout)
 
 
@@ -35,29 +25,15 @@ def play(part: str, timeout: float = 300.0, **parameters: Any) -> Any:
 @pytest.mark.parametrize(
     ("what", "hooked"),
     [
-        ("cancel", False),
-        ("abandon", False),
-        ("release", False),
-        ("look", False),
-        ("ask", False),
-        ("acquire", False),
-        ("cancel", True),
-        ("abandon", True),
-        ("acquire", True),
+        *((what, False) for what in CALLS),
+        *((what, True) for what in ("cancel", "abandon", "acquire")),
     ],
 )
 def test_a_signal_handler_at_every_line(
-    zklock_hosts: str,
-    zklock_path: str,
-    other: Any,
-    what: str,
-    hooked: bool,
-    capsys: pytest.CaptureFixture[str],
+    zklock_hosts: str, zklock_path: str, other: Any, what: str, hooked: bool
 ) -> None:
     path = f"{zklock_path}/lock"
     tally = play("handled", hosts=zklock_hosts, path=path, what=what, hooked=hooked)
-    with capsys.disabled():
-        print(f"\n{what}: {tally}", end=" ")
     assert set(tally) <= {"total", "longest", "lost", "done", "refused", "cancelled"}, tally
     assert tally["done"] > tally["total"] / STRIDE / 2
     assert tally["longest"] < bounded(0.8 * TIMEOUT / 10)

@@ -12,8 +12,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import uuid
 import weakref
@@ -28,7 +26,7 @@ from kazoo.recipe.lock import Lock as KazooLock
 import zklock
 from tests.contract.fronts import Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import ROOT, SOON, Losses, delete, granted, run
+from tests.contract.support import SOON, Losses, delete, granted, program, run
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, Frame, FrameKind, wait_for
 
@@ -349,10 +347,7 @@ client.stop()
 def test_a_forked_child_does_not_hold_its_parents_lock(
     zklock_hosts: str, zklock_path: str, make: Make
 ) -> None:
-    command = [sys.executable, "-c", FORK, make.__name__, zklock_hosts, zklock_path]
-    told = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=3 * SOON, check=False
-    )
+    told = program("-c", FORK, make.__name__, zklock_hosts, zklock_path, timeout=3 * SOON)
     assert told.stdout.splitlines() == ["child: not held", "parent: held"], told.stderr
 
 

@@ -10,6 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from tests.contract.support import (
     kazoo_client,
     run,
 )
-from zklock.fencing import verify_owner
+from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, four_letter, wait_for
 
 Connect = Callable[..., Any]
@@ -624,3 +625,51 @@ class TestParents:
             waiting = run(granted, lock)
             with pytest.raises(zklock.ZkLockError, match="quota is used up"):
                 waiting.result(SOON)
+
+
+def lead(place: Place) -> None:
+    with place.LeaderElection().acquire(timeout=SOON) as term:
+        assert term is not None
+
+
+def join(place: Place) -> None:
+    with place.WorkerPool(shards=1, handler=lambda _: None):
+        pass
+
+
+USES: dict[str, Callable[[Place], object]] = {
+    "acquire": lambda place: granted(place.Lock()).release(),
+    "acquire a permit": lambda place: granted(place.Semaphore(limit=1)).release(),
+    "lead": lead,
+    "join": join,
+    "make a mark": lambda place: ZooKeeperGuard(place.client, place.path).create(),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("use", USES)
+def test_ancestors_that_go_while_the_path_is_made(
+    front: Threads, zklock_hosts: str, other: Any, zklock_path: str, use: str, times: int
+) -> None:
+    """A clean-up deletes the ancestors of a path while it is made: it is made again (kazoo 251)."""
+    top = f"{zklock_path}/home/of"
+
+    with FaultProxy(zklock_hosts) as proxy, zklock.connect(proxy.hosts) as client:
+
+        def hold() -> Any:
+            return proxy.hold_before_reply(
+                op=("create", "create2"), where=lambda it: it.path == top and it.error == 0
+            )
+
+        holds = [hold()]
+        used = run(USES[use], Place(front, client, f"{top}/locks/report"))
+        for left in reversed(range(times)):
+            wait_for(lambda: holds[-1].fired.is_set() or used.done(), SOON, "the ancestors")
+            if left:
+                holds.append(hold())
+            other.delete(zklock_path, recursive=True)
+            proxy.release()
+        # A contender is made together with its path: whoever deletes both breaks the lock.
+        with suppress(zklock.LockLost):
+            used.result(SOON)
+    other.delete(zklock_path, recursive=True)

@@ -35,14 +35,9 @@ class Line:
     def __init__(self, folder: Path, *limits: float) -> None:
         self._stack = ExitStack()
         self._longest = max(limits)
-        backend = backend_or_skip("java")
+        options: dict[str, Any] = {"tick_time": TICK, "backend": backend_or_skip("java")}
         self.servers = [
-            ZooKeeperServer(
-                tick_time=TICK,
-                backend=backend,
-                max_session_timeout=round(1000 * limit),
-                data_dir=folder,
-            )
+            ZooKeeperServer(**options, max_session_timeout=round(1000 * limit), data_dir=folder)
             for limit in limits
         ]
         for server in self.servers:

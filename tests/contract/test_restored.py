@@ -118,17 +118,21 @@ class Restoring:
         )
 
     def ask(self, command: str, data: bytes | None = None) -> bytes:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self._admin}/commands/{command}",
-            data=data,
-            headers={
-                "Authorization": "digest root:root",
-                "Content-Type": "application/octet-stream",
-            },
-        )
+        headers = {
+            "Authorization": "digest root:root",
+            "Content-Type": "application/octet-stream",
+        }
+        url = f"http://127.0.0.1:{self._admin}/commands/{command}"
+        request = urllib.request.Request(url, data=data, headers=headers)
         with urllib.request.urlopen(request, timeout=SOON) as answer:
             read: bytes = answer.read()
             return read
+
+    def back_up(self) -> bytes:
+        return self.ask("snapshot?streaming=true")
+
+    def restore(self, backup: bytes) -> None:
+        assert b'"error" : null' in self.ask("restore", backup)
 
 
 @pytest.fixture
@@ -149,10 +153,10 @@ def restoring() -> Iterator[Restoring]:
 def test_a_backup_that_is_restored_is_noticed_by_the_first_answer(restoring: Restoring) -> None:
     with zklock.connect(restoring.server.hosts, 4.0) as client:
         client.ensure_path("/lock")
-        backup = restoring.ask("snapshot?streaming=true")
+        backup = restoring.back_up()
         client.set("/lock", b"later")
         session = client.client_id[0]
-        assert b'"error" : null' in restoring.ask("restore", backup)
+        restoring.restore(backup)
         with pytest.raises(GIVEN_UP):
             client.exists("/lock")
         assert granted(zklock.Lock(client, "/lock")).session_id != session
@@ -164,13 +168,13 @@ def test_a_backup_that_is_restored_ends_what_is_held_and_gives_numbers_again(
 ) -> None:
     with zklock.connect(restoring.server.hosts, 4.0) as client:
         client.ensure_path("/lock")
-        backup = restoring.ask("snapshot?streaming=true")
+        backup = restoring.back_up()
         losses = Losses()
         lock = zklock.Lock(client, "/lock", on_lost=losses)
         for _ in range(10):
             granted(lock).release()
         grant = granted(lock)
-        assert b'"error" : null' in restoring.ask("restore", backup)
+        restoring.restore(backup)
         # An answer is older than one before, or the next proof finds the holder's node missing.
         wait_for(lambda: not grant.held, SOON, "the loss")
         found = zklock.LossReason.NODE_DELETED, zklock.LossReason.SESSION_EXPIRED

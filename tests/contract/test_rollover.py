@@ -84,17 +84,10 @@ def test_acquisitions_across_the_limit(worn_server: ZooKeeperServer, tmp_path: P
     with kazoo_client(worn_server.hosts) as onlooker, ExitStack() as stack:
         epochs = {path: onlooker.exists(path).czxid for path in paths}
         command = [sys.executable, "-m", "tests.contract.rollover", worn_server.hosts]
+        command += [str(ledger), str(EACH), *paths]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*command, str(ledger), str(EACH), *paths],
-                    cwd=ROOT,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            stack.enter_context(subprocess.Popen(command, cwd=ROOT, text=True, **pipes))
             for _ in range(PROCESSES)
         ]
         for process in processes:

@@ -6,12 +6,11 @@ And it arrives. Nor does a second one that strikes while the first is being seen
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from typing import Any
 
 import pytest
 
-from tests.contract.support import ROOT
+from tests.contract.support import program
 from tests.modes import repeated
 
 OTHER = pytest.mark.thorough(
@@ -51,16 +50,10 @@ ONE_OF = repeated(1, 8)
     ],
 )
 def test_an_interrupt_at_every_moment_leaves_nothing(
-    zklock_hosts: str,
-    zklock_path: str,
-    how: str,
-    stride: int,
-    hooked: bool,
-    strike: str,
-    capsys: pytest.CaptureFixture[str],
+    zklock_hosts: str, zklock_path: str, how: str, stride: int, hooked: bool, strike: str
 ) -> None:
     stride *= ONE_OF
-    tally = struck(capsys, zklock_hosts, zklock_path, how, stride, hooked=hooked, strike=strike)
+    tally = struck(zklock_hosts, zklock_path, how, stride=stride, hooked=hooked, strike=strike)
     assert (tally.get("grants", 0) > tally["struck"]) == hooked
 
 
@@ -79,15 +72,10 @@ def test_an_interrupt_at_every_moment_leaves_nothing(
     ],
 )
 def test_an_interrupt_leaves_what_the_thread_has_acquired_before(
-    zklock_hosts: str,
-    zklock_path: str,
-    how: str,
-    stride: int,
-    twice: bool,
-    capsys: pytest.CaptureFixture[str],
+    zklock_hosts: str, zklock_path: str, how: str, stride: int, twice: bool
 ) -> None:
     """A use of a re-entrant lock counts if and only if its acquire has returned."""
-    tally = struck(capsys, zklock_hosts, zklock_path, how, stride, twice=twice)
+    tally = struck(zklock_hosts, zklock_path, how, stride=stride, twice=twice)
     # One use more of a lock that is held leaves nothing to see to until it counts.
     assert (tally.get("twice", 0) > 0) == (twice and how != "again acquire")
 
@@ -113,50 +101,21 @@ def test_an_interrupt_leaves_what_the_thread_has_acquired_before(
         pytest.param("connect", marks=OTHER),
     ],
 )
-def test_a_second_interrupt_leaves_nothing(
-    zklock_hosts: str, zklock_path: str, how: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_interrupt_leaves_nothing(zklock_hosts: str, zklock_path: str, how: str) -> None:
     """It strikes while the first is being seen to, when a function begins."""
-    tally = struck(capsys, zklock_hosts, zklock_path, how, ONE_OF, twice=True)
+    tally = struck(zklock_hosts, zklock_path, how, stride=ONE_OF, twice=True)
     # Until there is a client, there is nothing to undo; an acquire leaves it to another thread.
     rare = {"connect", "acquire", "kept with", "keep with"}
     parts = 8 if how in rare else 4 if how.startswith(("with", "queued")) else 2
     assert tally["twice"] > tally["struck"] / parts or how == "kept acquire"
 
 
-def struck(
-    capsys: pytest.CaptureFixture[str],
-    hosts: str,
-    path: str,
-    how: str,
-    stride: int,
-    *,
-    hooked: bool = False,
-    strike: str = "interrupt",
-    twice: bool = False,
-) -> dict[str, int]:
+def struck(hosts: str, path: str, how: str, *, stride: int, **given: Any) -> dict[str, int]:
     """Have a child struck at one moment after the other; return what it has counted."""
-    given = {
-        "hosts": hosts,
-        "path": path,
-        "how": how,
-        "stride": stride,
-        "hooked": hooked,
-        "strike": strike,
-        "twice": twice,
-    }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.contract.struck", json.dumps(given)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=700,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    options = {"hooked": False, "strike": "interrupt", "twice": False, **given}
+    told = json.dumps({"hosts": hosts, "path": path, "how": how, "stride": stride, **options})
+    done = program("-W", "error", "-m", "tests.contract.struck", told, timeout=700)
     tally: dict[str, int] = json.loads(done.stdout)
-    with capsys.disabled():
-        print(f"\n{how}, {strike}: {tally}", end=" ", file=sys.stderr)
     assert "never awaited" not in done.stderr
     assert tally["struck"] >= tally["fewest"] // stride
     return tally

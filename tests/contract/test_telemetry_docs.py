@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.contract.support import ROOT, kazoo_client
+from tests.contract.support import ROOT, kazoo_client, program
 from zklock.cli.view.live import Look
 from zklock.cli.view.metrics import metrics
 
@@ -63,17 +62,9 @@ def of_exporter() -> Exported:
 def of_program(zklock_hosts: str) -> Exported:
     """The names and labels of what a program exports that has seen all kinds of events."""
     path = f"/observed-{uuid.uuid4().hex}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.contract.observed", zklock_hosts, path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    done = program("-m", "tests.contract.observed", zklock_hosts, path, timeout=180)
     with kazoo_client(zklock_hosts) as client:
         client.delete(path, recursive=True)
-    assert done.returncode == 0, done.stderr
     found: dict[str, set[str]] = defaultdict(set)
     for family in text_string_to_metric_families(done.stdout):
         for sample in family.samples:

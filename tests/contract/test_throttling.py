@@ -12,7 +12,7 @@ from kazoo.exceptions import ThrottledOpError
 
 import zklock
 from tests.backends import backend_or_skip
-from tests.contract.support import SOON, children, granted, run
+from tests.contract.support import SOON, children, granted, results, run
 from zklock.testing import FaultProxy, ZooKeeperServer, embedded, wait_for
 from zklock.testing.selection import BACKEND_VARIABLE
 
@@ -81,7 +81,6 @@ def test_an_overloaded_server_costs_time_and_no_lock(
             inside.remove(number)
             lock.release()
 
-    for contender in [run(contend, number) for number in range(CONTENDERS)]:
-        contender.result(4 * SOON)
+    results([run(contend, number) for number in range(CONTENDERS)], 4 * SOON)
     assert tokens == sorted(set(tokens))
     wait_for(lambda: empty(client), SOON)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +13,7 @@ import pytest
 
 import zklock
 from tests.contract.fronts import Place
-from tests.contract.support import ROOT, SOON, Child, children, granted, queued, run
+from tests.contract.support import SOON, Child, children, granted, program, queued, run
 from zklock import aio
 from zklock.testing import wait_for
 
@@ -317,5 +315,4 @@ class TestClients:
 
     def test_need_no_with(self, zklock_hosts: str) -> None:
         """A program that ends without a word on its client ends."""
-        program = f"import zklock; zklock.connect({zklock_hosts!r}, timeout=30.0)"
-        subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=True)
+        program("-c", f"import zklock; zklock.connect({zklock_hosts!r}, timeout=30.0)", timeout=60)
