@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import os
 import re
 import threading
@@ -20,7 +21,7 @@ import pytest
 import zklock
 from tests import modes, trace
 from tests.contract import lacking
-from tests.contract.fronts import FRONTS, Loop, Place, Threads
+from tests.contract.fronts import FRONTS, Loop, Place, Threads, on_loop
 from tests.contract.secure import Authority, secure_server
 from tests.contract.simulated import SIMULATED, FlowingClock, flowing
 from tests.contract.support import SOON, boottime, descriptors, kazoo_client
@@ -53,6 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.contract import played
 
         played.register(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        pyfuncitem.obj = on_loop(pyfuncitem.obj)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,10 +10,11 @@ yields an event, or a number of seconds, the function waits.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -336,6 +337,20 @@ def _shaped(front: Loop, value: Any) -> Any:
 
 
 FRONTS: list[type[Threads] | type[Loop]] = [Threads, Loop]
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test that is a coroutine function, on a loop of its own."""
+
+    @functools.wraps(test)
+    def body(*args: Any, **kwargs: Any) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(SOON):
+                await test(*args, **kwargs)
+
+        asyncio.run(limited())
+
+    return body
 
 
 class Place:

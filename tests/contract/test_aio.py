@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import pairwise
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import Place
+from tests.contract.fronts import Place, on_loop
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child, granted, passes_on, run
 from tests.modes import bounded
@@ -28,23 +27,11 @@ from zklock import LossReason, aio
 from zklock._ground import async_event
 from zklock.testing import FaultProxy, wait_for
 
+__all__ = ["on_loop"]
+
 VARIABLE = ContextVar("VARIABLE", default="of nobody")
 
 Behind = Callable[..., Place]
-
-
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test that is a coroutine function, on a loop of its own."""
-
-    @functools.wraps(test)
-    def body(*args: Any, **kwargs: Any) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(SOON):
-                await test(*args, **kwargs)
-
-        asyncio.run(limited())
-
-    return body
 
 
 @pytest.fixture
@@ -102,7 +89,6 @@ def no_client_is_left() -> Callable[[], bool]:
 
 
 class TestConnect:
-    @on_loop
     async def test_as_tasks(self, zklock_hosts: str, zklock_path: str) -> None:
         connecting = aio.connect(zklock_hosts, timeout=20.0)
         tasks = [asyncio.create_task(connecting)]
@@ -119,7 +105,6 @@ class TestConnect:
         unused = aio.connect(zklock_hosts)
         unused.close()
 
-    @on_loop
     async def test_entered(self, zklock_hosts: str, theirs: Place) -> None:
         async with aio.connect(zklock_hosts, timeout=20.0) as client:
             grant = await acquired(aio.Lock(client, theirs.path))
@@ -128,7 +113,6 @@ class TestConnect:
             aio.Lock(client, theirs.path)
         await passed_on(theirs)
 
-    @on_loop
     async def test_without_a_server_leaves_the_loop_alone(self, zklock_proxy: FaultProxy) -> None:
         zklock_proxy.cut()
         ticks = [0.0]
@@ -155,7 +139,6 @@ class TestConnect:
         with pytest.raises(zklock.ClientUnusable):
             aio.connect("localhost:2181", handler=object())
 
-    @on_loop
     async def test_cancelled_at_any_moment_leaves_no_client(
         self, zklock_hosts: str, no_client_is_left: Any
     ) -> None:
@@ -175,7 +158,6 @@ class TestConnect:
         assert outcomes["cancelled"] > 1
         await aside(no_client_is_left)
 
-    @on_loop
     async def test_cancelled_without_a_server(
         self, zklock_proxy: FaultProxy, no_client_is_left: Any
     ) -> None:
@@ -219,7 +201,6 @@ class TestConnect:
 
 
 class TestFronts:
-    @on_loop
     async def test_share_a_client_and_a_queue(self, mine: Place, theirs: Place) -> None:
         grant = await acquired(mine.Lock())
         waiting_thread = run(granted, zklock.Lock(mine.client, mine.path))
@@ -235,7 +216,6 @@ class TestFronts:
         await third.release()
 
     @pytest.mark.parametrize("several", [False, True])
-    @on_loop
     async def test_a_body_that_is_left_in_another_task_is_told_of(
         self, mine: Place, caplog: pytest.LogCaptureFixture, several: bool
     ) -> None:
@@ -257,7 +237,6 @@ class TestFronts:
         await lock.release()
 
     @LASTING
-    @on_loop
     async def test_tasks_that_are_over_are_forgotten(self, mine: Place) -> None:
         lock = mine.Lock()
         task = asyncio.create_task(acquired(lock))  # and is never heard of again
@@ -272,7 +251,6 @@ class TestFronts:
         await grant.release()
 
     @pytest.mark.parametrize("name", ["a\0b", "\ud800", "é" * 1_000_000])
-    @on_loop
     async def test_a_task_may_have_any_name(self, mine: Place, name: str) -> None:
         lock = mine.Lock()
         grant = await asyncio.create_task(lock.acquire(), name=name)
@@ -280,7 +258,6 @@ class TestFronts:
         assert (await lock.holder()).identity == grant.identity
         await grant.release()
 
-    @on_loop
     async def test_needs_a_task(self, mine: Place) -> None:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -294,7 +271,6 @@ class TestFronts:
 
 
 class TestCallbacks:
-    @on_loop
     async def test_run_on_the_loop(self, mine: Place, theirs: Place) -> None:
         told: list[tuple[str, Any, bool]] = []
         everything = asyncio.Event()
@@ -327,7 +303,6 @@ class TestCallbacks:
         assert {loss for _, loss, _ in told[1:]} == {told[1][1]}
         assert Counter(name for name, _, _ in told)["coroutine"] == 2
 
-    @on_loop
     async def test_see_nothing_of_the_task_that_has_them_called(
         self, mine: Place, theirs: Place
     ) -> None:
@@ -348,7 +323,6 @@ class TestCallbacks:
             await asyncio.sleep(0)
         assert sorted(told) == [("coroutine", "of nobody"), ("function", "of nobody")]
 
-    @on_loop
     async def test_errors_are_logged_and_stop_no_other(
         self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -370,7 +344,6 @@ class TestCallbacks:
         errors = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
         assert sorted(errors) == ["in a coroutine", "in a function"]
 
-    @on_loop
     async def test_what_it_awaits_is_cancelled(
         self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -389,7 +362,6 @@ class TestCallbacks:
         job.cancel()
         await aside(wait_for, lambda: "a callback of a lock raised" in caplog.text, SOON)
 
-    @on_loop
     async def test_suspended(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
         warned: asyncio.Queue[Any] = asyncio.Queue()
         far = behind()
@@ -428,7 +400,6 @@ class TestCallbacks:
 
 class TestCancelledAcquire:
     @pytest.mark.parametrize("how", ["free", "taken", "handed over"])
-    @on_loop
     async def test_after_any_number_of_iterations_leaves_nothing(
         self, mine: Place, theirs: Place, how: str
     ) -> None:
@@ -463,7 +434,6 @@ class TestCancelledAcquire:
         await passed_on(theirs)
 
     @pytest.mark.parametrize("how", ["acquire", "async with"])
-    @on_loop
     async def test_in_the_very_step_of_the_grant_gives_it_back(
         self, mine: Place, theirs: Place, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
@@ -490,7 +460,6 @@ class TestCancelledAcquire:
         assert not lock.held
         await passed_on(theirs)
 
-    @on_loop
     async def test_while_disconnected(
         self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
@@ -512,7 +481,6 @@ class TestBurst:
     """A burst of acquires is started a few at a time."""
 
     @LASTING
-    @on_loop
     async def test_lets_the_loop_go_on(self, mine: Place, theirs: Place) -> None:
         lock, count = mine.Lock(), 300
         holder = await acquired(lock)
@@ -528,7 +496,6 @@ class TestBurst:
         await holder.release()
 
     @pytest.mark.parametrize("path", ["there", "missing"])
-    @on_loop
     async def test_keeps_the_order_of_asking(self, mine: Place, theirs: Place, path: str) -> None:
         lock, count = mine.Lock(), 100
         order: list[int] = []
@@ -543,7 +510,6 @@ class TestBurst:
         # A task that asks before the path is there asks again, behind those that came meanwhile.
         assert (order if path == "there" else sorted(order)) == list(range(count))
 
-    @on_loop
     async def test_keeps_nobody_from_acquiring_what_it_holds(
         self, mine: Place, theirs: Place
     ) -> None:
@@ -559,7 +525,6 @@ class TestBurst:
         await lock.release()
         await passed_on(theirs)
 
-    @on_loop
     async def test_does_not_outlive_its_client(self, mine: Place, theirs: Place) -> None:
         lock = mine.Lock()
         holder = await acquired(theirs.Lock())
@@ -571,7 +536,6 @@ class TestBurst:
         assert len(set(map(id, outcomes))) == len(outcomes), "each has a traceback of its own"
         await holder.release()
 
-    @on_loop
     async def test_leaves_nothing_behind_in_the_lock(self, mine: Place, theirs: Place) -> None:
         lock = mine.Lock()
 
@@ -584,7 +548,6 @@ class TestBurst:
         assert len(lock._users) < 150
         await passed_on(theirs)
 
-    @on_loop
     async def test_nobody_overtakes_who_has_to_make_the_path(
         self, behind: Behind, zklock_proxy: FaultProxy
     ) -> None:
@@ -612,7 +575,6 @@ class TestBurst:
             ("timeout", type(None)),
         ],
     )
-    @on_loop
     async def test_is_given_up_before_it_has_begun(
         self,
         mine: Place,
@@ -661,7 +623,6 @@ class TestBurst:
         assert [loop() for loop in loops] == [None]
 
 
-@on_loop
 async def test_other_tasks_have_their_turn_while_one_acquires_and_releases(mine: Place) -> None:
     counted = 0
 
@@ -684,7 +645,6 @@ async def test_other_tasks_have_their_turn_while_one_acquires_and_releases(mine:
 
 class TestCancelledRelease:
     @pytest.mark.parametrize("how", ["release", "async with"])
-    @on_loop
     async def test_goes_on(
         self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, how: str
     ) -> None:
@@ -708,7 +668,6 @@ class TestCancelledRelease:
         zklock_proxy.release()
         await passed_on(theirs)
 
-    @on_loop
     async def test_after_any_number_of_iterations(self, mine: Place, theirs: Place) -> None:
         lock = mine.Lock()
 
@@ -731,7 +690,6 @@ class TestCancelledRelease:
 class TestLossInTheBody:
     """How leaving ends is what ``asyncio.timeout()`` would do, with ``LockLost``."""
 
-    @on_loop
     async def test_cancels_it(self, mine: Place, theirs: Place) -> None:
         lock = mine.Lock()
         with pytest.raises(zklock.LockLost) as caught:
@@ -746,7 +704,6 @@ class TestLossInTheBody:
         async with lock as again:
             assert again.token > grant.token
 
-    @on_loop
     async def test_is_raised_though_the_cancellation_was_swallowed(
         self, mine: Place, theirs: Place
     ) -> None:
@@ -757,7 +714,6 @@ class TestLossInTheBody:
         assert caught.value.__cause__ is None
         assert uncancelled()
 
-    @on_loop
     async def test_that_comes_to_nothing_before_the_end_is_raised(
         self, mine: Place, theirs: Place
     ) -> None:
@@ -769,7 +725,6 @@ class TestLossInTheBody:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    @on_loop
     async def test_lets_a_cancellation_by_others_go_on(self, mine: Place, theirs: Place) -> None:
         seen: list[int] = []
 
@@ -801,7 +756,6 @@ class TestLossInTheBody:
             await task
         assert task.cancelled()
 
-    @on_loop
     async def test_lets_an_earlier_cancellation_go_on(self, mine: Place, theirs: Place) -> None:
         entered = asyncio.Event()
         grants: list[aio.Grant] = []
@@ -822,7 +776,6 @@ class TestLossInTheBody:
             await task
         assert not grants[0].held
 
-    @on_loop
     async def test_within_and_around_timeouts(self, mine: Place, theirs: Place) -> None:
         lock = mine.Lock()
         with pytest.raises(zklock.LockLost):
@@ -848,7 +801,6 @@ class TestLossInTheBody:
                 await asyncio.wait_for(lock.acquire(), 0.2)
             await aside(theirs.queued, 1)
 
-    @on_loop
     async def test_cancels_a_task_group(self, mine: Place, theirs: Place) -> None:
         ended: list[str] = []
 
@@ -867,7 +819,6 @@ class TestLossInTheBody:
         assert uncancelled()
 
     @pytest.mark.parametrize("first", ["inner", "outer", "both"])
-    @on_loop
     async def test_of_two_locks(self, mine: Place, theirs: Place, first: str) -> None:
         outer, inner = mine.Lock("/a"), mine.Lock("/b")
         inside: list[str | None] = []
@@ -890,7 +841,6 @@ class TestLossInTheBody:
         assert uncancelled()
         assert not inner.held
 
-    @on_loop
     async def test_of_one_of_two_tasks(self, mine: Place, theirs: Place) -> None:
         """One object, two tasks: the loss of the one's grant is not the other's."""
         lock = mine.Lock()
@@ -913,7 +863,6 @@ class TestLossInTheBody:
         assert isinstance(outcomes[0], zklock.LockLost)
         assert isinstance(outcomes[1], zklock.FencingToken)
 
-    @on_loop
     async def test_of_a_grant_that_two_tasks_have_entered(self, mine: Place, theirs: Place) -> None:
         """Each task takes its own cancellation back, in whichever order they leave."""
         grant = await acquired(mine.Lock())
@@ -941,7 +890,6 @@ class TestLossInTheBody:
         first_left.set()
         assert await second
 
-    @on_loop
     async def test_after_the_body_cancels_nothing(self, mine: Place) -> None:
         """The loss that is told while the release is under way."""
         async with mine.Lock() as grant:
@@ -968,7 +916,6 @@ def test_a_fork_h15(zklock_hosts: str, theirs: Place) -> None:
 
 
 @LASTING
-@on_loop
 async def test_a_thousand_tasks_wait_for_one_lock(mine: Place, theirs: Place) -> None:
     count = 1000
     order: list[int] = []

@@ -15,7 +15,7 @@ import pytest
 import zklock
 from tests.contract.fronts import Place
 from tests.contract.support import SOON
-from tests.contract.test_aio import aside, forever, front, gone, lost, on_loop, uncancelled
+from tests.contract.test_aio import aside, forever, front, gone, lost, uncancelled
 from zklock import aio
 from zklock._shell.sessions import session_of
 from zklock.testing import wait_for
@@ -23,7 +23,6 @@ from zklock.testing import wait_for
 __all__ = ["front"]
 
 
-@on_loop
 async def test_a_loss_cancels_the_bodies_of_an_rlock_and_is_raised_by_the_outermost(
     mine: Place, theirs: Place
 ) -> None:
@@ -45,7 +44,6 @@ async def test_a_loss_cancels_the_bodies_of_an_rlock_and_is_raised_by_the_outerm
         assert again.token > grant.token
 
 
-@on_loop
 async def test_that_a_grant_was_abandoned_is_told_to_who_gets_the_next(
     mine: Place, theirs: Place
 ) -> None:
@@ -64,7 +62,6 @@ async def test_that_a_grant_was_abandoned_is_told_to_who_gets_the_next(
 
 
 class TestMultiLock:
-    @on_loop
     async def test_a_loss_cancels_the_body(self, mine: Place, theirs: Place) -> None:
         losses: list[zklock.Loss] = []
         multi = aio.MultiLock([mine.Lock("/a"), mine.Lock("/b")], on_lost=losses.append)
@@ -83,7 +80,6 @@ class TestMultiLock:
         for each in ("/a", "/b"):
             await aside(theirs.gone, each)
 
-    @on_loop
     async def test_keeps_nothing_that_is_over(self, mine: Place) -> None:
         multi = aio.MultiLock([mine.Lock()])
 
@@ -114,7 +110,6 @@ BELOW = {"Semaphore": ["/locks", "/leases"], "MultiLock": ["/a", "/b"]}
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "MultiLock", "LeaderElection"])
-@on_loop
 async def test_a_grant_that_an_exit_stack_only_leaves(
     kind: str, mine: Place, theirs: Place
 ) -> None:
@@ -138,7 +133,6 @@ async def test_a_grant_that_an_exit_stack_only_leaves(
 @pytest.mark.parametrize(
     "kind", ["Lock", "marks", "RLock", "ReadLock", "WriteLock", "Semaphore", "MultiLock"]
 )
-@on_loop
 async def test_an_acquire_that_is_cancelled_leaves_nothing(
     kind: str, mine: Place, theirs: Place
 ) -> None:
@@ -162,7 +156,6 @@ async def test_an_acquire_that_is_cancelled_leaves_nothing(
         await aside(theirs.gone, each)
 
 
-@on_loop
 async def test_a_semaphore_that_is_waited_for_is_cancelled(mine: Place, theirs: Place) -> None:
     held = await theirs.Semaphore(limit=1).acquire()
     waiting = asyncio.create_task(mine.Semaphore(limit=1).acquire())
