@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -58,3 +59,31 @@ def strikes(call: Callable[[], object], *, stride: int = 1) -> Iterator[int]:
         yield step
         if not struck:
             return
+
+
+def interrupted(call: Callable[[], object], then: Callable[[], object], step: float) -> None:
+    """Strike the call by a signal handler, after 1 to 50 steps of seconds; do ``then`` each time.
+
+    Where the exception is caught its traceback lives, with all that its frames refer to.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise Struck
+
+    struck = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for attempt in range(500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, step * (attempt % 50 + 1))
+                try:
+                    call()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except Struck:
+                struck += 1
+                then()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert struck > 100

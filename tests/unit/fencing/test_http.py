@@ -3,9 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
-import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
@@ -19,6 +17,14 @@ from zklock.fencing.http import KEY
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+ENVIRON = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/a", "HTTP_FENCING_TOKEN": str(A)}
+SCOPE: Any = {
+    "type": "http",
+    "method": "PUT",
+    "path": "/a",
+    "headers": [(b"fencing-token", str(A).encode())],
+}
 
 
 class Wsgi:
@@ -126,28 +132,26 @@ def test_tokens_are_checked(kind: Any) -> None:
     assert guards["a"].highest() == B
 
 
-def test_a_missing_token(kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "path", "status", "said"),
+    [
+        ((), "/a", 428, "this request needs the header Fencing-Token: the token of your grant\n"),
+        *(
+            ((wrong,), "/a", 400, "Fencing-Token: not a fencing token")
+            for wrong in ("34", "", " ", "x" * 27, str(A).replace("7", "G"))
+        ),
+        ((str(A), str(B)), "/a", 400, "Fencing-Token: not a fencing token"),
+        ((str(A),), "/" + "x" * 256, 400, "the resource's name must be 1 to 255"),
+    ],
+)
+def test_what_is_no_request_of_a_holder(
+    kind: Any, tokens: tuple[str, ...], path: str, status: int, said: str
+) -> None:
     ask = kind(MemoryGuards())
-    assert ask("PUT") == (
-        428,
-        "this request needs the header Fencing-Token: the token of your grant\n",
-    )
+    found, message = ask("PUT", *(("Fencing-Token", token) for token in tokens), path=path)
+    assert found == status
+    assert message.startswith(said)
     assert ask.seen == []
-
-
-@pytest.mark.parametrize("value", ["34", "", " ", "x" * 27, str(A).replace("7", "G")])
-def test_a_malformed_token(kind: Any, value: str) -> None:
-    ask = kind(MemoryGuards())
-    status, message = ask("PUT", ("Fencing-Token", value))
-    assert status == 400
-    assert message.startswith("Fencing-Token: not a fencing token")
-    assert ask.seen == []
-
-
-def test_two_tokens(kind: Any) -> None:
-    ask = kind(MemoryGuards())
-    status, _ = ask("PUT", ("Fencing-Token", str(A)), ("Fencing-Token", str(B)))
-    assert status == 400
 
 
 def test_safe_methods_and_free_paths_pass(kind: Any) -> None:
@@ -167,53 +171,48 @@ def test_bad_arguments(middleware: Any, wrong: str, value: object) -> None:
         middleware(**given)
 
 
-def test_the_header_can_be_named(kind: Any) -> None:
+def test_the_header_can_be_named_and_options_are_checked(kind: Any) -> None:
     ask = kind(MemoryGuards(), header="X-Lock-Token")
     assert ask("PUT", ("Fencing-Token", str(A)))[0] == 428
     assert ask("PUT", ("X-Lock-Token", str(A)))[0] == 200
     with pytest.raises(ValueError, match="not the name of an HTTP header"):
         kind(MemoryGuards(), header="a b")
+    for buffer in (-1, True):
+        with pytest.raises((ValueError, TypeError), match="buffer must be"):
+            kind(MemoryGuards(), buffer=buffer)
 
 
-def test_the_first_token_is_asked_about(kind: Any) -> None:
-    def first(name: str, token: FencingToken) -> None:
+def asked_in_vain(name: str, token: FencingToken) -> None:
+    if token == A:
         raise NotOwner(f"/locks/{name}: token {token} does not hold the lock", token=token)
+    raise OSError(f"/locks/{name}: secret details")
 
-    ask = kind(MemoryGuards(first=first))
+
+def test_the_first_token_is_asked_about(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    guards = MemoryGuards(first=asked_in_vain)
+    ask = kind(guards)
     assert ask("PUT", ("Fencing-Token", str(A))) == (
         412,
         f"/locks/a: token {A} does not hold the lock\n",
     )
-
-
-def test_no_room(kind: Any) -> None:
-    guards = MemoryGuards(capacity=1)
-    guards["b"].claim(A)
-    ask = kind(guards)
-    status, message = ask("PUT", ("Fencing-Token", str(A)))
-    assert status == 503
-    assert "fill the guards' memory" in message
-
-
-def test_an_unusable_resource(kind: Any) -> None:
-    assert kind(MemoryGuards())("PUT", ("Fencing-Token", str(A)), path="/" + "x" * 256)[0] == 400
-
-
-def test_an_error_of_first_is_not_the_applications(
-    kind: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    def first(name: str, token: FencingToken) -> None:
-        raise OSError(f"/locks/{name}: secret details")
-
-    guards = MemoryGuards(first=first)
-    ask = kind(guards)
-    status, message = ask("PUT", ("Fencing-Token", str(A)))
+    status, message = ask("PUT", ("Fencing-Token", str(B)))
     assert status == 503
     assert message.startswith("a: zklock could not check whether the token holds the lock")
     assert "secret details" not in message
     assert "secret details" in caplog.text
     assert ask.seen == []
     assert len(guards) == 0
+
+
+def test_a_busy_resource_and_no_room(kind: Any) -> None:
+    guards = MemoryGuards(capacity=1, timeout=0.01)
+    ask = kind(guards)
+    with guards["a"].hold(A):
+        status, message = ask("PUT", ("Fencing-Token", str(A)))
+    assert (status, "earlier changes" in message) == (503, True)
+    assert ask("PUT", ("Fencing-Token", str(A)))[0] == 200
+    status, message = ask("PUT", ("Fencing-Token", str(A)), path="/b")
+    assert (status, "fill the guards' memory" in message) == (503, True)
 
 
 @pytest.mark.hazard("H53")
@@ -235,44 +234,24 @@ def test_requests_for_nothing_do_not_fill_the_memory(kind: Any, status: int) -> 
     assert len(guards) == 2
 
 
-@pytest.mark.parametrize("buffer", [-1, True])
-def test_bad_buffers(kind: Any, buffer: int) -> None:
-    with pytest.raises((ValueError, TypeError), match="buffer must be"):
-        kind(MemoryGuards(), buffer=buffer)
-
-
 @pytest.mark.hazard("H53")
 def test_a_slow_reader_of_a_response_does_not_hold_the_resource() -> None:
     guards = MemoryGuards(timeout=5)
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": "PUT",
-        "PATH_INFO": "/a",
-        "HTTP_FENCING_TOKEN": str(A),
-    }
 
     def wsgi(environ: Any, start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [])
         return (b"x" * 10 for _ in range(10))
 
-    body: Any = WsgiFencing(wsgi, resource, guards, buffer=100)(environ, lambda *_: print)
+    body: Any = WsgiFencing(wsgi, resource, guards, buffer=100)({**ENVIRON}, lambda *_: print)
     guards["a"].claim(A)
     assert b"".join(body) == b"x" * 100
     body.close()
     for buffer in (0, 99):
-        body = WsgiFencing(wsgi, resource, guards, buffer=buffer)(environ, lambda *_: print)
+        body = WsgiFencing(wsgi, resource, guards, buffer=buffer)({**ENVIRON}, lambda *_: print)
         assert len(guards["a"]._line._places) == 1
         assert b"".join(body) == b"x" * 100
         body.close()
         guards["a"].claim(A)
-
-
-def asgi_scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
-    return {
-        "type": "http",
-        "method": "PUT",
-        "path": "/a",
-        "headers": [(b"fencing-token", str(A).encode()), *headers],
-    }
 
 
 @pytest.mark.hazard("H53")
@@ -296,7 +275,7 @@ def test_a_slow_reader_of_an_asgi_response_does_not_hold_the_resource(buffer: in
             sent.append(message.get("body", b""))
 
         asking = asyncio.create_task(
-            AsgiFencing(app, resource, guards, buffer=buffer)(asgi_scope(), None, send)  # type: ignore[arg-type]
+            AsgiFencing(app, resource, guards, buffer=buffer)(SCOPE, None, send)  # type: ignore[arg-type]
         )
         while not guards["a"].highest():
             await asyncio.sleep(0)
@@ -344,7 +323,7 @@ def test_a_slow_sender_of_a_request_does_not_hold_the_resource(version: str) -> 
             return {"type": "http.request", "body": part, "more_body": part != b"3"}
 
         chunked = [(b"transfer-encoding", b"chunked")] if version == "1.1" else []
-        scope = {**asgi_scope(*chunked), "http_version": version}
+        scope = {**SCOPE, "headers": [*SCOPE["headers"], *chunked], "http_version": version}
         asking = asyncio.create_task(
             AsgiFencing(app, resource, guards)(scope, receive, None)  # type: ignore[arg-type]
         )
@@ -375,14 +354,9 @@ def test_a_slow_sender_of_a_wsgi_request_does_not_hold_the_resource() -> None:
         return []
 
     held: list[int] = []
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": "PUT",
-        "PATH_INFO": "/a",
-        "HTTP_FENCING_TOKEN": str(A),
-    }
     for length, buffer, expected in (("3", 3, [0]), ("3", 2, [1]), ("", 3, [1])):
         held.clear()
-        environ |= {"CONTENT_LENGTH": length, "wsgi.input": Slow(b"abc")}
+        environ: Any = {**ENVIRON, "CONTENT_LENGTH": length, "wsgi.input": Slow(b"abc")}
         WsgiFencing(app, resource, guards, buffer=buffer)(environ, lambda *_: print)
         assert held == expected
     assert got == [b"abc"] * 3
@@ -401,7 +375,7 @@ def test_an_exception_at_any_bytecode_frees_the_resource() -> None:
 
     def request() -> None:
         token = FencingToken(7, next(numbers))
-        environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/a", "HTTP_FENCING_TOKEN": str(token)}
+        environ: Any = {**ENVIRON, "HTTP_FENCING_TOKEN": str(token)}
         body: Any = middleware(environ, lambda *_: print)
         assert list(body) == [b"done"]
         body.close()
@@ -428,11 +402,11 @@ def test_a_response_that_breaks_off_is_not_sent_in_part() -> None:
 
     with pytest.raises(KeyError):
         asyncio.run(
-            AsgiFencing(breaks, resource, MemoryGuards())(asgi_scope(), None, send)  # type: ignore[arg-type]
+            AsgiFencing(breaks, resource, MemoryGuards())(SCOPE, None, send)  # type: ignore[arg-type]
         )
     assert sent == []
     asyncio.run(
-        AsgiFencing(forgets, resource, MemoryGuards())(asgi_scope(), None, send)  # type: ignore[arg-type]
+        AsgiFencing(forgets, resource, MemoryGuards())(SCOPE, None, send)  # type: ignore[arg-type]
     )
     assert [message["status"] for message in sent] == [204]
 
@@ -460,15 +434,6 @@ def test_resources_are_named_by_what_is_routed() -> None:
     assert ask.seen == [B, None]
 
 
-def test_a_busy_resource(kind: Any) -> None:
-    guards = MemoryGuards(timeout=0.01)
-    ask = kind(guards)
-    with guards["a"].hold(A):
-        status, message = ask("PUT", ("Fencing-Token", str(A)))
-    assert (status, "earlier changes" in message) == (503, True)
-    assert ask("PUT", ("Fencing-Token", str(A)))[0] == 200
-
-
 def test_an_error_of_the_application_passes_and_frees_the_resource() -> None:
     guards = MemoryGuards(timeout=1)
 
@@ -478,17 +443,10 @@ def test_an_error_of_the_application_passes_and_frees_the_resource() -> None:
     async def asgi(scope: Any, receive: Any, send: Any) -> None:
         raise TimeoutError("the application's own")
 
-    environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/a", "HTTP_FENCING_TOKEN": str(A)}
     with pytest.raises(TimeoutError, match="the application's own"):
-        WsgiFencing(wsgi, resource, guards)(environ, None)  # type: ignore[arg-type]
-    scope = {
-        "type": "http",
-        "method": "PUT",
-        "path": "/a",
-        "headers": [(b"fencing-token", str(A).encode())],
-    }
+        WsgiFencing(wsgi, resource, guards)({**ENVIRON}, None)  # type: ignore[arg-type]
     with pytest.raises(TimeoutError, match="the application's own"):
-        asyncio.run(AsgiFencing(asgi, resource, guards)(scope, None, None))  # type: ignore[arg-type]
+        asyncio.run(AsgiFencing(asgi, resource, guards)(SCOPE, None, None))  # type: ignore[arg-type]
     guards["a"].claim(B)
 
 
@@ -502,37 +460,6 @@ def test_other_protocols_pass() -> None:
     for kind in ("lifespan", "websocket"):
         asyncio.run(middleware({"type": kind, "path": "/a"}, None, None))  # type: ignore[arg-type]
     assert seen == ["lifespan", "websocket"]
-
-
-def test_the_resource_is_held_until_the_response_is_closed() -> None:
-    guards = MemoryGuards()
-    inside, go_on = threading.Event(), threading.Event()
-
-    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
-        start_response("200 OK", [])
-
-        def body() -> Iterator[bytes]:
-            inside.set()
-            assert go_on.wait(10)
-            assert guards["a"].highest() == A
-            yield b""
-
-        return body()
-
-    def request() -> None:
-        environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/a", "HTTP_FENCING_TOKEN": str(A)}
-        body: Any = WsgiFencing(app, resource, guards)(environ, lambda *_: print)
-        list(body)
-        body.close()
-
-    with ThreadPoolExecutor() as pool:
-        requesting = pool.submit(request)
-        assert inside.wait(10)
-        claiming = pool.submit(guards["a"].claim, B)
-        go_on.set()
-        requesting.result(10)
-        claiming.result(10)
-    assert guards["a"].highest() == B
 
 
 def test_the_application_closes_its_body_once() -> None:

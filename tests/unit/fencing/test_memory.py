@@ -5,7 +5,6 @@ import contextlib
 import functools
 import gc
 import itertools
-import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fencing.strikes import strikes
+from tests.unit.fencing.strikes import interrupted, strikes
 from zklock.errors import GuardUnusable, NoAnswer, NotOwner, StaleToken, WouldDeadlock
 from zklock.fencing import MemoryGuard, MemoryGuards
 from zklock.token import FencingToken
@@ -31,40 +30,6 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_an_error_in_the_body_ends_the_hold() -> None:
-    guard = MemoryGuard("report")
-    with pytest.raises(KeyError), guard.hold(A):
-        raise KeyError
-    guard.claim(B)
-    assert guard.highest() == B
-
-
-def test_a_claim_waits_for_the_change_under_way() -> None:
-    guard = MemoryGuard("report")
-    log = []
-    inside, go_on = threading.Event(), threading.Event()
-
-    def change() -> None:
-        with guard.hold(A):
-            inside.set()
-            go_on.wait(10)
-            log.append("changed")
-
-    def claim() -> None:
-        guard.claim(B)
-        log.append("claimed")
-
-    with ThreadPoolExecutor() as pool:
-        pool.submit(change)
-        assert inside.wait(10)
-        claiming = pool.submit(claim)
-        until(lambda: len(guard._line._places) == 2)
-        assert guard.highest() == A
-        go_on.set()
-        claiming.result(10)
-    assert log == ["changed", "claimed"]
-
-
 def test_turns_come_in_order_and_one_at_a_time() -> None:
     guard = MemoryGuard("report")
     log: list[int] = []
@@ -72,18 +37,19 @@ def test_turns_come_in_order_and_one_at_a_time() -> None:
 
     def change(number: int) -> None:
         nonlocal inside
-        with guard.hold(A):
+        with guard.hold(FencingToken(7, number)):
             inside += 1
             assert inside == 1
             log.append(number)
             inside -= 1
 
     with ThreadPoolExecutor(20) as pool:
-        with guard.hold(A):
+        with guard.hold(FencingToken(7, 0)):
             changes = []
             for number in range(20):
                 changes.append(pool.submit(change, number))
                 until(lambda number=number: len(guard._line._places) == number + 2)  # type: ignore[misc]
+            assert guard.highest() == FencingToken(7, 0)
         for done in changes:
             done.result(10)
     assert log == list(range(20))
@@ -91,13 +57,23 @@ def test_turns_come_in_order_and_one_at_a_time() -> None:
 
 def test_a_turn_that_does_not_come_in_time() -> None:
     guard = MemoryGuard("report", timeout=0.01)
-    with (
-        guard.hold(A),
-        pytest.raises(NoAnswer, match=r"report: earlier changes have been running for 0\.01"),
-        guard.hold(A),
-    ):
-        pytest.fail("two at once")
-    guard.claim(B)
+    late = r"report: earlier changes have been running for 0\.01"
+
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(guard.hold_async(A))
+            with pytest.raises(NoAnswer, match=late):
+                async with guard.hold_async(A):
+                    pytest.fail("two at once")
+        async with guard.hold_async(B):
+            pass
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(guard.hold(A))
+        with pytest.raises(NoAnswer, match=late), guard.hold(A):
+            pytest.fail("two at once")
+    guard.claim(A)
+    asyncio.run(main())
 
 
 def test_tasks_and_threads_share_the_turns() -> None:
@@ -252,34 +228,14 @@ def test_an_exception_at_any_bytecode_of_a_waiting_call_leaves_the_guard_usable(
 
 @pytest.mark.hazard("H48")
 def test_an_exception_of_a_signal_handler_frees_the_guard_for_the_handler_of_it() -> None:
-    """Where the exception is caught its traceback lives, with all that its frames refer to."""
-
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
     guard = MemoryGuard("report", timeout=1)
-    struck = 0
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for attempt in range(500):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.000_01 * (attempt % 50 + 1))
-                try:
-                    for _ in range(1000):
-                        with guard.hold(A):
-                            len("")
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupted:
-                struck += 1
-                guard.claim(A)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert struck > 100
+
+    def hold() -> None:
+        for _ in range(1000):
+            with guard.hold(A):
+                len("")
+
+    interrupted(hold, lambda: guard.claim(A), 0.000_01)
 
 
 def test_a_thread_does_not_wait_for_itself() -> None:
@@ -328,24 +284,6 @@ def test_a_hold_is_entered_once() -> None:
     guard.claim(B)
 
 
-def test_holds_go_into_exit_stacks() -> None:
-    guard = MemoryGuard("report", timeout=0.01)
-
-    async def main() -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(guard.hold_async(A))
-            with pytest.raises(TimeoutError):
-                guard.claim(B)
-        guard.claim(B)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(guard.hold(A))
-        with pytest.raises(TimeoutError):
-            guard.claim(A)
-    guard.claim(A)
-    asyncio.run(main())
-
-
 def test_a_task_whose_loop_was_closed_is_passed_over() -> None:
     guard = MemoryGuard("report", timeout=5)
     loop = asyncio.new_event_loop()
@@ -362,19 +300,6 @@ def test_a_task_whose_loop_was_closed_is_passed_over() -> None:
     guard.claim(B)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     task.get_coro().close()
-
-
-def test_a_task_times_out() -> None:
-    async def main() -> None:
-        guard = MemoryGuard("report", timeout=0.01)
-        async with guard.hold_async(A):
-            with pytest.raises(NoAnswer, match="earlier changes"):
-                async with guard.hold_async(A):
-                    pytest.fail("two at once")
-        async with guard.hold_async(B):
-            pass
-
-    asyncio.run(main())
 
 
 def test_the_first_token_is_asked_about() -> None:
@@ -396,17 +321,17 @@ def test_the_first_token_is_asked_about() -> None:
 
 
 def test_the_first_token_of_a_task_is_asked_about_off_the_loop() -> None:
-    threads = []
-
-    async def main() -> None:
-        guard = MemoryGuard("report", first=lambda _: threads.append(threading.get_ident()))
-        async with guard.hold_async(A):
-            pass
-        assert guard.highest() == A
-
-    asyncio.run(main())
+    threads: list[int] = []
+    guard = MemoryGuard("report", first=lambda _: threads.append(threading.get_ident()))
+    asyncio.run(enter(guard))
+    assert guard.highest() == A
     assert threads != [threading.get_ident()]
     assert len(threads) == 1
+
+
+async def enter(guard: MemoryGuard) -> None:
+    async with guard.hold_async(A):
+        pass
 
 
 async def refusing(*_: object) -> None:
@@ -424,13 +349,8 @@ def test_a_first_that_returns_a_coroutine_lets_nobody_in() -> None:
     guard = MemoryGuard("report", first=lambda token: refusing("report", token))
     with pytest.raises(TypeError, match="first returned a coroutine"):
         guard.claim(A)
-
-    async def main() -> None:
-        with pytest.raises(TypeError, match="first returned a coroutine"):
-            async with guard.hold_async(A):
-                pass
-
-    asyncio.run(main())
+    with pytest.raises(TypeError, match="first returned a coroutine"):
+        asyncio.run(enter(guard))
     assert guard.highest() is None
 
 
@@ -483,31 +403,26 @@ def test_a_resource_that_is_used_again_after_its_discard_keeps_its_mark(token: A
         guards["b"].claim(A)
 
 
-def test_resources_that_were_only_asked_for_take_no_room() -> None:
-    guards = MemoryGuards(capacity=1)
-    for number in range(1000):
-        guards[f"resource {number}"].highest()
-    gc.collect()
-    assert len(guards._known) == 0
-    guards["a"].claim(A)
-
-
-def test_a_refused_first_token_takes_no_room() -> None:
+def test_what_was_only_asked_for_or_refused_takes_no_room() -> None:
     def first(resource: str, token: FencingToken) -> None:
         if token < B:
             raise NotOwner(f"{resource}: no", token=token)
 
     guards = MemoryGuards(capacity=1, first=first)
+    for number in range(1000):
+        guards[f"resource {number}"].highest()
     with pytest.raises(NotOwner, match="a: no"):
         guards["a"].claim(A)
+    gc.collect()
+    assert len(guards._known) == 0
     guards["b"].claim(B)
     assert len(guards) == 1
 
 
-@pytest.mark.parametrize("capacity", [0, -1])
-def test_capacity_must_be_positive(capacity: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        MemoryGuards(capacity)
+def test_capacity_must_be_positive() -> None:
+    for capacity in (0, -1):
+        with pytest.raises(ValueError, match="at least 1"):
+            MemoryGuards(capacity)
     with pytest.raises(TypeError):
         MemoryGuards(True)
 

@@ -39,13 +39,6 @@ def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "db")
 
 
-@pytest.mark.parametrize("option", ["dialect", "paramstyle"])
-def test_bad_options(option: str) -> None:
-    options: Any = {option: "oracle"}
-    with pytest.raises(ValueError, match="'oracle'"):
-        SqlGuard(list, "report", **options)
-
-
 def test_without_create_everything_is_refused(database: Database) -> None:
     other = SqlGuard(database.connect, "other")
     with pytest.raises(GuardUnusable, match="other: no mark at table zklock_fence"):
@@ -98,19 +91,11 @@ def test_run_tries_again(database: Database) -> None:
         database.guard.run(A, change, attempts=0)
 
 
-def test_a_locked_database_is_retryable(database: Database) -> None:
-    with database.open() as one, database.open() as other:
-        database.guard.advance(one, A)
-        with pytest.raises(SnapshotTooOld, match="the mark stayed locked") as caught:
-            database.guard.advance(other, B)
-        assert is_retryable(caught.value)
-        cause = caught.value.__cause__
-        assert cause is not None
-        assert is_retryable(cause)
-
-
-def test_a_table_locked_in_a_shared_cache_is_retryable() -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["database", "table in a shared cache"])
+def test_what_is_locked_is_retryable(shared: bool, database: Database) -> None:
     def connect() -> sqlite3.Connection:
+        if not shared:
+            return database.connect()
         return sqlite3.connect("file:shared?mode=memory&cache=shared", uri=True)
 
     with contextlib.closing(connect()) as one, contextlib.closing(connect()) as other:
@@ -120,7 +105,9 @@ def test_a_table_locked_in_a_shared_cache_is_retryable() -> None:
         guard.advance(one, A)
         with pytest.raises(SnapshotTooOld, match="the mark stayed locked") as caught:
             guard.advance(other, B)
-        assert is_retryable(caught.value)
+    assert is_retryable(caught.value)
+    assert caught.value.__cause__ is not None
+    assert is_retryable(caught.value.__cause__)
 
 
 def test_what_is_not_retryable() -> None:
@@ -176,6 +163,10 @@ def test_ddl(dialect: Any) -> None:
 
 
 def test_bad_arguments(database: Database) -> None:
+    wrong_options: Any = {"dialect": "oracle"}, {"paramstyle": "oracle"}
+    for options in wrong_options:
+        with pytest.raises(ValueError, match="'oracle'"):
+            SqlGuard(list, "report", **options)
     with pytest.raises(ValueError, match="unknown dialect 'oracle': one of sqlite, "):
         SqlGuard.ddl("oracle")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="table must be name"):
