@@ -1,26 +1,33 @@
-"""What holds for RedisGuard beyond the conformance suite."""
+"""What holds for both RedisGuards beyond the conformance suite."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.contract.fencing.awaited import fresh
+from tests.contract.fencing.awaited import fresh, played
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import RedisStore
+from tests.contract.fencing.guards_under_test import AsyncRedisStore, RedisStore
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open, strikes
 from tests.contract.fencing.lossy import LoadsAfterwards, LosesReplies
 from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, StaleToken
-from zklock.fencing import RedisGuard
+from zklock.fencing import RedisGuard, aio
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
+
+
+def on(*kinds: str) -> pytest.MarkDecorator:
+    """Mark a test that runs on stores of these kinds."""
+    return pytest.mark.parametrize("store", kinds, indirect=True)
 
 
 @pytest.fixture(params=["redis", "redis-cluster"])
@@ -35,17 +42,30 @@ def client(store: RedisStore) -> Iterator[Any]:
 
 
 @pytest.fixture
-def guard(store: RedisStore, client: Any) -> RedisGuard:
-    return RedisGuard(client, store.resource)
+def guard(store: RedisStore) -> Iterator[RedisGuard]:
+    with contextlib.closing(store.open()) as handle:
+        yield handle.redis_guard
 
 
-def test_a_script_of_the_callers_own(guard: RedisGuard, client: Any) -> None:
+@contextlib.asynccontextmanager
+async def awaited(store: RedisStore) -> AsyncIterator[tuple[Any, aio.RedisGuard]]:
+    assert isinstance(store, AsyncRedisStore)
+    async with store.async_client() as client:
+        yield client, aio.RedisGuard(client, store.resource)
+
+
+@on("redis", "redis-cluster", "redis-asyncio", "redis-cluster-asyncio")
+def test_a_script_of_the_callers_own(store: RedisStore, guard: RedisGuard, client: Any) -> None:
     key = guard.key("count")
     script = "return {redis.call('INCRBY', KEYS[1], ARGV[1]), #KEYS, #ARGV}"
-    assert guard.run(script, [key], [5], B) == [5, 1, 1]
-    assert guard.run(script, [key], [5], B) == [10, 1, 1]
-    with pytest.raises(StaleToken):
-        guard.run(script, [key], [5], A)
+    assert guard.highest() is None
+    assert guard.run(script, [key], [5], A) == [5, 1, 1]
+    assert guard.run(script, [key], [5], A) == [10, 1, 1]
+    RedisGuard(client, store.resource).claim(B)
+    for call in (lambda: guard.run(script, [key], [5], A), lambda: guard.set(key, 0, A)):
+        with pytest.raises(StaleToken) as caught:
+            call()
+        assert (caught.value.token, caught.value.highest) == (A, B)
     assert client.get(key) == b"10"
 
 
@@ -108,22 +128,20 @@ def test_the_mark_has_no_time_to_live(guard: RedisGuard, client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", ["", "34", "NONE", str(A).replace("7", "g"), str(A)[:-1] + "x", str(A) + "0"]
+    "mark", ["", "34", "NONE", str(A).replace("7", "g"), str(A)[:-1] + "x", str(A) + "0", ["a"]]
 )
-def test_a_spoilt_mark_is_refused(guard: RedisGuard, client: Any, mark: str) -> None:
-    client.set(guard.key("zklock-fence"), mark)
-    with pytest.raises(GuardUnusable, match="is not a token but"):
-        guard.set(guard.key("data"), b"x", B)
-    assert client.get(guard.key("data")) is None
-
-
-def test_a_mark_of_another_type_is_refused(guard: RedisGuard, client: Any) -> None:
-    fence = guard.key("zklock-fence")
-    client.execute_command("DEL", fence)  # some releases of redis-py warn of their own delete()
-    client.rpush(fence, "a")
-    for call in (lambda: guard.claim(A), guard.highest):
-        with pytest.raises(GuardUnusable, match="WRONGTYPE"):
+def test_a_spoilt_mark_is_refused(guard: RedisGuard, client: Any, mark: str | list[str]) -> None:
+    fence, told = guard.key("zklock-fence"), "is not a token but"
+    if isinstance(mark, list):
+        client.execute_command("DEL", fence)  # some releases of redis-py warn of their delete()
+        client.rpush(fence, *mark)
+        told = "WRONGTYPE"
+    else:
+        client.set(fence, mark)
+    for call in (lambda: guard.set(guard.key("data"), b"x", B), guard.highest):
+        with pytest.raises(GuardUnusable, match=told):
             call()
+    assert client.get(guard.key("data")) is None
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(guard: RedisGuard, client: Any) -> None:
@@ -133,21 +151,14 @@ def test_scripts_that_the_server_forgot_are_sent_again(guard: RedisGuard, client
     assert guard.highest() == B
 
 
-@pytest.mark.parametrize("store", ["redis-cluster"], indirect=True)
+@on("redis-cluster")
 def test_keys_of_other_slots_are_refused_by_a_cluster(guard: RedisGuard, client: Any) -> None:
     assert client.keyslot(guard.key("data")) == client.keyslot(guard.key("zklock-fence"))
     with pytest.raises(Exception, match="slot"):
         guard.set("elsewhere", b"x", A)
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
-def test_a_resource_is_a_hash_tag(client: Any) -> None:
-    for name in ("{a}", "a}", "a{b"):
-        with pytest.raises(ValueError, match="must not contain braces"):
-            RedisGuard(client, name)
-
-
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_an_eviction_of_the_mark_is_noticed(guard: RedisGuard, client: Any) -> None:
     """Under an allkeys policy Redis may evict the mark: refused, not started anew."""
     guard.claim(A)
@@ -164,37 +175,26 @@ def test_an_eviction_of_the_mark_is_noticed(guard: RedisGuard, client: Any) -> N
         guard.claim(B)
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
-def test_a_command_monitor_sees_one_script(guard: RedisGuard, client: Any) -> None:
-    """Comparison and change reach the server as one command."""
-    guard.set(guard.key("data"), b"x", A)
-    before = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
-    guard.set(guard.key("data"), b"y", A)
-    after = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert after == before + 1
-
-
-def test_a_command_monitor_sees_no_plain_read_of_the_mark(guard: RedisGuard, client: Any) -> None:
-    """A client may send plain reads to replicas, which are behind."""
-    guard.claim(A)
-    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert guard.highest() == A
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] > before
+def test_each_call_is_one_script(guard: RedisGuard, client: Any) -> None:
+    """Comparison and change are one step; a plain read may go to a replica, which is behind."""
+    for call in (lambda: guard.set(guard.key("data"), b"x", A), guard.highest):
+        call()  # the server may not know the script
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        call()
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
 
 
 @pytest.fixture
 def lossy(store: RedisStore) -> Iterator[tuple[LosesReplies, RedisGuard]]:
-    import redis
-
     with (
         contextlib.closing(LosesReplies(store.port)) as proxy,
-        contextlib.closing(redis.Redis(port=proxy.port)) as client,
+        contextlib.closing(replace(store, port=proxy.port).open()) as handle,
     ):
-        yield proxy, RedisGuard(client, store.resource)
+        yield proxy, handle.redis_guard
 
 
 @pytest.mark.hazard("H52")
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis", "redis-asyncio")
 def test_a_script_that_redis_py_sends_again_runs_once(
     lossy: tuple[LosesReplies, RedisGuard], client: Any
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_script_that_redis_py_sends_again_runs_once(
 
 
 @pytest.mark.hazard("H52")
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_a_value_that_redis_py_sends_again_does_not_come_back(
     lossy: tuple[LosesReplies, RedisGuard], store: RedisStore, client: Any
 ) -> None:
@@ -243,7 +243,7 @@ def test_a_value_that_redis_py_sends_again_does_not_come_back(
     assert 0 < client.ttl(call) <= 600
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_a_script_that_failed_is_not_run_again(
     lossy: tuple[LosesReplies, RedisGuard], client: Any
 ) -> None:
@@ -259,7 +259,7 @@ def test_a_script_that_failed_is_not_run_again(
         guard.run("redis.call('INCR', KEYS[1]) redis.call('NONSENSE')", [key], [], A)
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_a_change_whose_server_died_is_in_doubt_while_the_next_one_loads(
     store: RedisStore, client: Any
 ) -> None:
@@ -294,7 +294,7 @@ def replica(store: RedisStore, client: Any, guard: RedisGuard) -> Iterator[Redis
     client.execute_command("REPLICAOF", "NO", "ONE")
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_a_server_that_only_reads_refuses_every_change(replica: RedisGuard) -> None:
     """A replica, or a former primary, may not know the newest mark."""
     for change in (
@@ -308,7 +308,7 @@ def test_a_server_that_only_reads_refuses_every_change(replica: RedisGuard) -> N
     assert replica.highest() == A
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_a_mark_that_could_not_be_made_is_told(client: Any, store: RedisStore) -> None:
     import redis
 
@@ -363,20 +363,27 @@ def test_after_a_strike_anywhere_each_call_gets_its_own_answer(
                 guard, key = begin()
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
-@pytest.mark.parametrize("reply", ["return 'earlier'", "return redis.error_reply('earlier')"])
-@pytest.mark.parametrize("single", [False, True])
-def test_the_reply_to_an_earlier_call_is_not_taken(
-    store: RedisStore, reply: str, single: bool
-) -> None:
-    """What a strike leaves behind: a connection with a reply that waits."""
+@contextlib.contextmanager
+def poisoned(
+    store: RedisStore, single: bool, reply: str
+) -> Iterator[tuple[RedisGuard, Callable[[], None]]]:
+    """Yield a guard, and a call that leaves a reply unread on its connection."""
     import redis
 
+    if isinstance(store, AsyncRedisStore):
+        with contextlib.closing(store.open()) as handle:
+            pool = handle.client.connection_pool
+
+            async def leave() -> None:
+                connection = await pool.get_connection()
+                await connection.send_command("EVAL", reply, 0)
+                await pool.release(connection)
+
+            yield handle.redis_guard, lambda: handle.runner.run(leave())
+        return
     with contextlib.closing(
         redis.Redis(port=store.port, single_connection_client=single)
     ) as client:
-        guard = RedisGuard(client, store.resource)
-        guard.claim(B)
 
         def poison() -> None:
             connection: Any = client.connection or client.connection_pool.get_connection()
@@ -384,6 +391,21 @@ def test_the_reply_to_an_earlier_call_is_not_taken(
             if not single:
                 client.connection_pool.release(connection)
 
+        yield RedisGuard(client, store.resource), poison
+
+
+@pytest.mark.parametrize("reply", ["return 'earlier'", "return redis.error_reply('earlier')"])
+@pytest.mark.parametrize(
+    ("store", "single"),
+    [("redis", False), ("redis", True), ("redis-asyncio", False)],
+    indirect=["store"],
+)
+def test_the_reply_to_an_earlier_call_is_not_taken(
+    store: RedisStore, client: Any, reply: str, single: bool
+) -> None:
+    """What a strike leaves behind: a connection with a reply that waits."""
+    with poisoned(store, single, reply) as (guard, poison):
+        guard.claim(B)
         for call, answer in (
             (lambda: guard.run("return ARGV[1]", [], ["mine"], B), b"mine"),
             (lambda: guard.set(guard.key("data"), "x", B), None),
@@ -397,6 +419,51 @@ def test_the_reply_to_an_earlier_call_is_not_taken(
             with pytest.raises(StaleToken):
                 guard.claim(A)
         assert client.get(guard.key("data")) == b"x"
+
+
+@on("redis-asyncio")
+def test_calls_of_many_tasks_all_happen_once(store: RedisStore) -> None:
+    async def play() -> None:
+        async with awaited(store) as (_, guard):
+            add = "return redis.call('INCR', KEYS[1])"
+            calls = (guard.run(add, [guard.key("n")], [], A) for _ in range(50))
+            assert sorted(await asyncio.gather(*calls)) == list(range(1, 51))
+
+    played(play)
+
+
+@pytest.mark.slow("real servers, and connections that are struck or lost")
+@pytest.mark.hazard("H52")
+@leaves_open
+@on("redis-asyncio", "redis-cluster-asyncio")
+@pytest.mark.parametrize("number", [100, THOUSANDS])
+def test_after_a_cancelled_call_all_others_get_their_own_answers(
+    store: RedisStore, number: int
+) -> None:
+    """What was cancelled may have happened; its number is not used again, nor its connection."""
+
+    async def play() -> None:
+        async with awaited(store) as (client, guard):
+            key = guard.key("n")
+            await guard.set(key, 0, B)
+            add = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
+            for turn in range(number):
+                for call in (guard.run(add, [key], [1], B), guard.claim(B), guard.highest()):
+                    task = asyncio.create_task(call)
+                    for _ in range(turn % 12):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+                assert await guard.run("return ARGV[1]", [], [f"turn {turn}"], B) == (
+                    f"turn {turn}".encode()
+                )
+                with pytest.raises(StaleToken):
+                    await guard.claim(A)
+                assert await guard.highest() == B
+            assert int(await client.get(key)) <= number
+
+    played(play)
 
 
 def test_calls_of_many_threads_and_processes_all_happen(guard: RedisGuard, client: Any) -> None:
@@ -429,13 +496,13 @@ def test_a_script_with_a_head(guard: RedisGuard, head: str) -> None:
         guard.run(f"{head}\nreturn 1", [], [], FencingToken(6, 0))
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_a_script_that_may_not_write(guard: RedisGuard) -> None:
     with pytest.raises(ValueError, match="no-writes: it advances the mark"):
         guard.run("#!lua flags=no-writes\nreturn 1", [], [], A)
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
+@on("redis")
 def test_a_client_of_valkey(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     valkey = pytest.importorskip("valkey")
     # A program with valkey-py needs no redis-py.
@@ -464,14 +531,26 @@ def test_a_client_of_valkey(store: RedisStore, monkeypatch: pytest.MonkeyPatch) 
             guard.highest()
 
 
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
-def test_clients_that_would_do_nothing_are_refused(client: Any) -> None:
+@on("redis")
+def test_clients_that_it_cannot_use_are_refused(client: Any) -> None:
     import redis.asyncio
 
-    for wrong in (redis.asyncio.Redis(), redis.asyncio.Redis().pipeline()):
-        with pytest.raises(TypeError, match=r"not a client of redis\.asyncio"):
-            RedisGuard(wrong, "a")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not a pipeline"):
-        RedisGuard(client.pipeline(), "a")
-    with pytest.raises(TypeError, match=r"a client of redis-py, not builtins\.str"):
-        RedisGuard("redis://127.0.0.1", "a")  # type: ignore[arg-type]
+    awaited = redis.asyncio.Redis()
+    refused: list[tuple[type[Any], Any, str]] = [
+        (RedisGuard, awaited, r"not a client of redis\.asyncio"),
+        (RedisGuard, awaited.pipeline(), r"not a client of redis\.asyncio"),
+        (RedisGuard, client.pipeline(), "not a pipeline"),
+        (RedisGuard, "redis://127.0.0.1", r"a client of redis-py, not builtins\.str"),
+        (aio.RedisGuard, client, r"use zklock\.fencing\.RedisGuard"),
+        (aio.RedisGuard, client.pipeline(), r"use zklock\.fencing\.RedisGuard"),
+        (aio.RedisGuard, awaited.pipeline(), "not a pipeline"),
+        (aio.RedisGuard, awaited.pipeline(transaction=False), "not a pipeline"),
+    ]
+    for kind, wrong, said in refused:
+        with pytest.raises(TypeError, match=said):
+            kind(wrong, "a")
+    clients: list[tuple[type[Any], Any]] = [(RedisGuard, client), (aio.RedisGuard, awaited)]
+    for kind, right in clients:
+        for name in ("{a}", "a}", "a{b"):
+            with pytest.raises(ValueError, match="must not contain braces"):
+                kind(right, name)
