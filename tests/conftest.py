@@ -89,7 +89,7 @@ NIGHTLY = {
         "interrupts at every moment; those of an acquire, and of a with statement, run"
     ),
     r"tests/contract/fencing/.*(test_writers_that_are_(stopped|killed)\[(?!sqlite|redis-)"
-    r"|both_kinds_fence|story\.py.*(mariadb|postgresql|zookeeper)|interleavings\])": (
+    r"|story\.py.*(mariadb|postgresql|zookeeper)|interleavings\])": (
         "guards whose writers are stopped and killed, and long conformance checks: one of each "
         "runs, and the short checks of each database"
     ),

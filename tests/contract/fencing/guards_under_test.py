@@ -13,10 +13,10 @@ import urllib.error
 import urllib.request
 import uuid
 import wsgiref.simple_server
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 from zklock.errors import StaleToken
 from zklock.fencing import (
@@ -88,13 +88,17 @@ class Sql(Store):
 
     def fresh(self) -> Sql:
         made = replace(self, resource=unused())
-        guard = SqlGuard(made.connect, made.resource)
-        guard.create()
+        guard_of(made).create()
         made.execute("INSERT INTO data (resource, value) VALUES (:r, NULL)", r=made.resource)
         return made
 
     def open(self) -> SqlHandle:
         return SqlHandle(self)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[tuple[SqlGuard, Callable[[], Any]]]:
+        """Yield the guard, and what makes a connection that is passed to it."""
+        yield SqlGuard(self.connect, self.resource), self.connect
 
     def execute(self, statement: str, connection: Any = None, **values: object) -> Any:
         if connection is None:
@@ -102,7 +106,7 @@ class Sql(Store):
                 row = self.execute(statement, opened, **values)
                 opened.commit()
                 return row
-        if self.driver == "sqlalchemy":
+        if hasattr(connection, "get_bind") or hasattr(connection, "exec_driver_sql"):
             import sqlalchemy
 
             result = connection.execute(sqlalchemy.text(statement), values)
@@ -141,6 +145,22 @@ class Sql(Store):
         self.execute(f"UPDATE zklock_fence SET {wrong} WHERE resource = :r", r=self.resource)
 
 
+def guard_of(store: Sql) -> SqlGuard:
+    """Return a guard for threads."""
+    return SqlGuard(store.connect, store.resource)
+
+
+def read(store: Sql, connection: Any = None) -> bytes:
+    row = store.execute("SELECT value FROM data WHERE resource = :r", connection, r=store.resource)
+    return bytes(row[0] or b"")
+
+
+def write(store: Sql, connection: Any, value: bytes) -> None:
+    store.execute(
+        "UPDATE data SET value = :v WHERE resource = :r", connection, v=value, r=store.resource
+    )
+
+
 @dataclass
 class SqlHandle(Handle):
     store: Sql
@@ -153,22 +173,13 @@ class SqlHandle(Handle):
 
     def write(self, data: bytes, token: Fenced) -> None:
         self.sql_guard.run(
-            token,
-            lambda connection: self.store.execute(
-                "UPDATE data SET value = :v WHERE resource = :r",
-                connection,
-                v=data,
-                r=self.store.resource,
-            ),
-            attempts=100,
+            token, lambda connection: write(self.store, connection, data), attempts=100
         )
 
     def read(self) -> bytes | None:
-        row = self.store.execute(
-            "SELECT value FROM data WHERE resource = :r", self.connection, r=self.store.resource
-        )
+        found = read(self.store, self.connection)
         self.connection.rollback()
-        return None if row[0] is None else bytes(row[0])
+        return found or None
 
     def close(self) -> None:
         self.connection.close()
@@ -190,10 +201,32 @@ class Awaited:
             return found
 
         async def called(*args: Any, **options: Any) -> Any:
-            result = found(*args, **options)
+            given = (arg._target if isinstance(arg, Awaited) else arg for arg in args)
+            result = found(*given, **options)
             return await result if inspect.isawaitable(result) else result
 
         return lambda *args, **options: self._runner.run(called(*args, **options))
+
+    def __enter__(self) -> Self:
+        self.__aenter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.__aexit__(*exception)
+
+
+class AwaitedSqlGuard(Awaited):
+    """The guard for SQL; its changes are plain functions, and its blocks are for ``with``."""
+
+    def run(self, token: Fenced, change: Callable[[Any], Any], **options: Any) -> Any:
+        async def awaited(connection: Any) -> Any:
+            return await connection.run_sync(change)
+
+        return self._runner.run(self._target.run(token, awaited, **options))
+
+    def advance(self, connection: Awaited, token: Fenced) -> Awaited:
+        fence = self._runner.run(self._target.advance(connection._target, token))
+        return Awaited(self._runner, fence)
 
 
 @dataclass(frozen=True)
@@ -202,8 +235,13 @@ class AsyncSql(Sql):
 
     url: str = ""
 
-    def open(self) -> AsyncSqlHandle:  # type: ignore[override]
+    def open(self) -> AsyncSqlHandle:
         return AsyncSqlHandle(self)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[tuple[SqlGuard, Callable[[], Any]]]:
+        with contextlib.closing(self.open()) as handle:
+            yield handle.sql_guard, handle.connect
 
     def engine(self) -> Any:
         from sqlalchemy.ext.asyncio import create_async_engine
@@ -212,31 +250,20 @@ class AsyncSql(Sql):
 
 
 @dataclass
-class AsyncSqlHandle(Handle):
+class AsyncSqlHandle(SqlHandle):
     store: AsyncSql
 
     def __post_init__(self) -> None:
         self.runner = asyncio.Runner()
         self.engine = self.store.engine()
         guard = fencing_aio.SqlGuard(self.engine.connect, self.store.resource)
-        self.guard = cast(Guard, Awaited(self.runner, guard))
+        self.guard = self.sql_guard = cast(SqlGuard, AwaitedSqlGuard(self.runner, guard))
 
-    def write(self, data: bytes, token: Fenced) -> None:
-        import sqlalchemy
-
-        async def change(connection: Any) -> None:
-            await connection.execute(
-                sqlalchemy.text("UPDATE data SET value = :v WHERE resource = :r"),
-                {"v": data, "r": self.store.resource},
-            )
-
-        cast(Any, self.guard).run(token, change, attempts=100)
+    def connect(self) -> Any:
+        return Awaited(self.runner, Awaited(self.runner, self.engine).connect())
 
     def read(self) -> bytes | None:
-        row = self.store.execute(
-            "SELECT value FROM data WHERE resource = :r", r=self.store.resource
-        )
-        return None if row[0] is None else bytes(row[0])
+        return read(self.store) or None
 
     def close(self) -> None:
         self.runner.run(self.engine.dispose())

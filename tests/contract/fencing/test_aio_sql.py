@@ -12,9 +12,8 @@ import pytest
 
 from tests.contract.fencing.awaited import PATIENCE, fresh, played
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import AsyncSql
+from tests.contract.fencing.guards_under_test import AsyncSql, guard_of, read, write
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open
-from tests.contract.fencing.test_sql_transactions import REFUSED
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard as ThreadedGuard
 from zklock.fencing.aio import SqlGuard, is_retryable
@@ -56,40 +55,6 @@ async def say(connection: Any, statement: str) -> None:
     await connection.execute(sqlalchemy.text(statement))
 
 
-def read(store: AsyncSql) -> bytes:
-    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
-    return bytes(row[0] or b"")
-
-
-def threaded(store: AsyncSql) -> ThreadedGuard:
-    """Return the same resource's guard for threads."""
-    return ThreadedGuard(store.connect, store.resource)
-
-
-def test_both_kinds_fence_one_resource(store: AsyncSql) -> None:
-    async def play() -> None:
-        async with guarded(store) as (_, guard):
-            await guard.create_table()
-            await guard.create()
-            assert await guard.highest() is None
-            assert guard.resource == store.resource
-
-            async def change(connection: Any) -> str:
-                await put(store, connection, b"first")
-                await asyncio.sleep(0)
-                return "what change returned"
-
-            assert await guard.run(A, change) == "what change returned"
-            threaded(store).claim(B)
-            with pytest.raises(StaleToken) as caught:
-                await guard.run(A, change)
-            assert (caught.value.token, caught.value.highest) == (A, B)
-            assert await guard.highest() == B
-
-    played(play)
-    assert read(store) == b"first"
-
-
 def test_a_session_is_taken_too(store: AsyncSql) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -98,11 +63,13 @@ def test_a_session_is_taken_too(store: AsyncSql) -> None:
             sessions = async_sessionmaker(engine)
             guard = SqlGuard(sessions, store.resource)
 
-            async def change(session: AsyncSession) -> None:
+            async def change(session: AsyncSession) -> str:
                 assert isinstance(session, AsyncSession)
                 await put(store, session, b"by a session")
+                await asyncio.sleep(0)
+                return "what change returned"
 
-            await guard.run(A, change)
+            assert await guard.run(A, change) == "what change returned"
             async with sessions() as session:
                 async with await guard.advance(session, B):
                     await put(store, session, b"in a block")
@@ -123,82 +90,6 @@ def test_a_session_is_taken_too(store: AsyncSql) -> None:
 
     played(play)
     assert read(store) == b"in a block"
-
-
-@pytest.mark.hazard("H46")
-@pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_run_commits_nothing_after_its_transaction_has_ended(store: AsyncSql, ending: str) -> None:
-    async def play() -> None:
-        async with guarded(store) as (_, guard):
-
-            async def change(connection: Any) -> None:
-                await put(store, connection, b"first")
-                await getattr(connection, ending)()
-                await asyncio.to_thread(threaded(store).claim, B)
-                await put(store, connection, b"stale")
-
-            with pytest.raises(TransactionEnded):
-                await guard.run(A, change)
-
-    played(play)
-    assert read(store) == (b"first" if ending == "commit" else b"")
-    assert threaded(store).highest() == B
-
-
-@pytest.mark.hazard("H46")
-def test_a_block_in_which_the_transaction_ends(store: AsyncSql) -> None:
-    async def play() -> None:
-        async with guarded(store) as (engine, guard), engine.connect() as connection:
-            with pytest.raises(TransactionEnded):
-                async with await guard.advance(connection, A):
-                    await connection.commit()
-                    await asyncio.to_thread(threaded(store).claim, B)
-                    await put(store, connection, b"stale")
-            with contextlib.suppress(Exception):
-                await connection.commit()
-
-    played(play)
-    assert read(store) == b""
-
-
-@pytest.mark.hazard("H47")
-def test_a_savepoint_that_takes_the_check_back(store: AsyncSql) -> None:
-    async def play() -> None:
-        async with guarded(store) as (engine, guard), engine.connect() as connection:
-            await put(store, connection, b"before")
-            nested = await connection.begin_nested()
-            await guard.advance(connection, A)
-            await nested.rollback()
-            await put(store, connection, b"unfenced")
-            with pytest.raises(TransactionEnded):
-                await connection.commit()
-
-    played(play)
-    assert read(store) == b""
-    assert threaded(store).highest() is None
-
-
-@pytest.mark.hazard("H47")
-@pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
-def test_what_was_refused_is_not_committed(
-    store: AsyncSql, given: Any, error: type[Exception]
-) -> None:
-    async def play() -> None:
-        threaded(store).claim(B)
-        async with guarded(store) as (engine, guard), engine.connect() as connection:
-            await put(store, connection, b"before")
-            with pytest.raises(error):
-                await guard.advance(connection, given)
-            await put(store, connection, b"stale")
-            with pytest.raises(error):
-                await connection.commit()
-            await connection.rollback()
-            await guard.advance(connection, B)
-            await put(store, connection, b"b")
-            await connection.commit()
-
-    played(play)
-    assert read(store) == b"b"
 
 
 def test_a_cancelled_run_rolls_back_and_leaves_nothing_locked(store: AsyncSql) -> None:
@@ -242,12 +133,7 @@ def test_runs_that_are_cancelled_anywhere_leave_nothing_locked(
         except asyncio.CancelledError as error:
             kept.append(error)
         value = f"{turn}".encode()
-        threaded(store).run(
-            B,
-            lambda c: store.execute(
-                "UPDATE data SET value = :v WHERE resource = :r", c, v=value, r=store.resource
-            ),
-        )
+        guard_of(store).run(B, lambda c: write(store, c, value))
         assert read(store) == value
         await guard.run(B, lambda c: put(store, c, b"again"))
         with pytest.raises(StaleToken):

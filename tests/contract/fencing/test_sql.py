@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import Sql
+from tests.contract.fencing.guards_under_test import Sql, guard_of, read, write
 from tests.modes import repeated
 from zklock.errors import StaleToken
 from zklock.fencing import SqlGuard
@@ -33,10 +33,6 @@ LEVELS = pytest.mark.thorough(
 @pytest.fixture(params=ALL)
 def store(request: pytest.FixtureRequest, stores: Stores) -> Sql:
     return fresh(stores, request.param, Sql)
-
-
-def guard_of(store: Sql) -> SqlGuard:
-    return SqlGuard(store.connect, store.resource)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql", "mariadb"], indirect=True)
@@ -116,17 +112,14 @@ def test_a_higher_token_waits_for_the_transaction_under_way(store: Sql) -> None:
     guard = guard_of(store)
     with contextlib.closing(store.connect()) as connection, ThreadPoolExecutor() as pool:
         guard.advance(connection, A)
-        store.execute(
-            "UPDATE data SET value = :v WHERE resource = :r", connection, v=b"a", r=store.resource
-        )
+        write(store, connection, b"a")
         claiming = pool.submit(guard.claim, B)
         with pytest.raises(TimeoutError):
             claiming.result(0.3)
         connection.commit()
         claiming.result(30)
     assert guard.highest() == B
-    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
-    assert bytes(row[0]) == b"a"
+    assert read(store) == b"a"
 
 
 @pytest.mark.parametrize("store", [kind for kind in ALL if "sqlite" not in kind], indirect=True)
@@ -156,15 +149,8 @@ def _increments(store: Sql, token: FencingToken, times: int) -> None:
     for _ in range(times):
 
         def change(connection: Any) -> None:
-            row = store.execute(
-                "SELECT value FROM data WHERE resource = :r", connection, r=store.resource
-            )
-            store.execute(
-                "UPDATE data SET value = :v WHERE resource = :r",
-                connection,
-                v=str(int(bytes(row[0] or b"0")) + 1).encode(),
-                r=store.resource,
-            )
+            number = int(read(store, connection) or b"0") + 1
+            write(store, connection, str(number).encode())
 
         guard_of(store).run(token, change, attempts=1000)
 
@@ -191,8 +177,7 @@ def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
-    assert int(bytes(row[0])) == 50
+    assert read(store) == b"50"
 
 
 @pytest.mark.parametrize("store", ["postgresql-sqlalchemy"], indirect=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import Sql
+from tests.contract.fencing.guards_under_test import Sql, guard_of, read
 from tests.contract.fencing.interrupts import Moments, leaves_open, strikes
 from tests.unit.bytecodes import nothing_collected
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
@@ -37,7 +37,7 @@ def driver(name: str) -> Any:
 
 @dataclass
 class Servers:
-    """How each kind of connection is made, to the servers of the other tests."""
+    """Makes each kind of connection to the servers of the other tests."""
 
     stores: Stores
 
@@ -46,113 +46,20 @@ class Servers:
         assert isinstance(subject, Sql)
         return subject
 
-    def sqlite(self) -> Any:
-        return sqlite3.connect(self.store("sqlite").where, timeout=30)
+    def fresh(self, kind: str) -> Sql:
+        """Return a resource of the server that connections of this kind are made to."""
+        return self.store(CONNECTIONS[kind][0]).fresh()
 
-    def sqlite_rows(self) -> Any:
-        connection = self.sqlite()
-        connection.row_factory = sqlite3.Row
-        return connection
+    def connect(self, kind: str) -> Any:
+        return CONNECTIONS[kind][1](self)
 
-    def sqlite_dicts(self) -> Any:
-        connection = self.sqlite()
-        connection.row_factory = lambda cursor, row: {
-            column[0]: value for column, value in zip(cursor.description, row, strict=True)
-        }
-        return connection
+    def connecting(self, kind: str) -> Callable[[], Any]:
+        return lambda: self.connect(kind)
 
-    def sqlite_scalars(self) -> Any:
-        connection = self.sqlite()
-        connection.row_factory = lambda _, row: row[0]
-        return connection
-
-    def sqlite_subclass(self) -> Any:
-        class Connection(sqlite3.Connection):
-            pass
-
-        return sqlite3.connect(self.store("sqlite").where, timeout=30, factory=Connection)
-
-    def psycopg(self, **options: Any) -> Any:
-        return driver("psycopg").connect(self.store("postgresql").where, **options)
-
-    def psycopg_dicts(self) -> Any:
-        return self.psycopg(row_factory=driver("psycopg.rows").dict_row)
-
-    def psycopg_scalars(self) -> Any:
-        return self.psycopg(row_factory=driver("psycopg.rows").scalar_row)
-
-    def psycopg_raw_cursor(self) -> Any:
-        return self.psycopg(cursor_factory=driver("psycopg").RawCursor)
-
-    def psycopg2(self, **options: Any) -> Any:
-        return driver("psycopg2").connect(self.store("postgresql").where, **options)
-
-    def psycopg2_dicts(self) -> Any:
-        return self.psycopg2(cursor_factory=driver("psycopg2.extras").RealDictCursor)
-
-    def pg8000(self) -> Any:
-        import pg8000.dbapi
-
-        return pg8000.dbapi.connect(
-            "zklock",
-            host="127.0.0.1",
-            port=self.port("postgresql"),
-            database="postgres",
-            ssl_context=False,  # else it reads the system's authorities for each connection
-        )
-
-    def pymysql(self, **options: Any) -> Any:
-        import pymysql
-
-        return pymysql.connect(
-            host="127.0.0.1",
-            port=self.port("mariadb"),
-            user="root",
-            database="zklock",
-            ssl_disabled=True,  # else it reads the system's authorities for each connection
-            **options,
-        )
-
-    def pymysql_dicts(self) -> Any:
-        from pymysql.cursors import DictCursor
-
-        return self.pymysql(cursorclass=DictCursor)
-
-    def pymysql_streaming(self) -> Any:
-        from pymysql.cursors import SSDictCursor
-
-        return self.pymysql(cursorclass=SSDictCursor)
-
-    def mysql_connector(self, **options: Any) -> Any:
-        import mysql.connector
-
-        return mysql.connector.connect(
-            host="127.0.0.1",
-            port=self.port("mariadb"),
-            user="root",
-            database="zklock",
-            collation="utf8mb4_general_ci",
-            **options,
-        )
-
-    def sqlalchemy_mysql_connector(self) -> Any:
-        import sqlalchemy
-
-        url = (
-            f"mysql+mysqlconnector://root@127.0.0.1:{self.port('mariadb')}/zklock"
-            "?collation=utf8mb4_general_ci"
-        )
-        engine = sqlalchemy.create_engine(url)
-        return self.disposed(engine, engine.connect)
-
-    def sqlalchemy_psycopg2(self) -> Any:
-        import sqlalchemy
-
-        driver("psycopg2")
-
-        url = f"postgresql+psycopg2://zklock@127.0.0.1:{self.port('postgresql')}/postgres"
-        engine = sqlalchemy.create_engine(url)
-        return self.disposed(engine, engine.connect)
+    def port(self, kind: str) -> int:
+        found = re.search(r"port=(\d+)|^(\d+)$", self.store(kind).where)
+        assert found is not None
+        return int(found[1] or found[2])
 
     @functools.cached_property
     def engine(self) -> Any:
@@ -161,104 +68,189 @@ class Servers:
 
         return sqlalchemy.create_engine(self.store("mariadb-sqlalchemy").where, max_overflow=-1)
 
-    def pool(self) -> Any:
-        return self.engine.connect()
 
-    def sqlalchemy_streaming(self) -> Any:
-        import sqlalchemy
-
-        engine = sqlalchemy.create_engine(
-            self.store("postgresql-sqlalchemy").where, execution_options={"yield_per": 10}
-        )
-        return self.disposed(engine, engine.connect)
-
-    def sqlalchemy_raw(self) -> Any:
-        import sqlalchemy
-
-        engine = sqlalchemy.create_engine(self.store("postgresql-sqlalchemy").where)
-        return self.disposed(engine, engine.raw_connection)
-
-    def sqlalchemy_session_subclass(self) -> Any:
-        import sqlalchemy.orm
-
-        class Session(sqlalchemy.orm.Session):
-            pass
-
-        Session.__module__ = "application.models"
-        engine = sqlalchemy.create_engine(self.store("sqlite-sqlalchemy").where)
-        return self.disposed(engine, lambda: Session(engine))
-
-    def sqlalchemy_scoped_session(self) -> Any:
-        import sqlalchemy.orm
-
-        engine = sqlalchemy.create_engine(self.store("sqlite-sqlalchemy").where)
-        maker = sqlalchemy.orm.sessionmaker(engine)
-        return self.disposed(engine, lambda: sqlalchemy.orm.scoped_session(maker))
-
-    def django_sqlite(self) -> Any:
-        return self.django("sqlite3", self.store("sqlite").where)
-
-    def django_postgresql(self) -> Any:
-        return self.django("postgresql", "postgres", "postgresql", USER="zklock")
-
-    def django(self, engine: str, name: str, kind: str = "", **settings: Any) -> Any:
-        import django.conf
-        import django.db
-
-        if not django.conf.settings.configured:
-            django.conf.settings.configure()
-            django.setup()
-        database = {"ENGINE": f"django.db.backends.{engine}", "NAME": name, **settings}
-        if kind:
-            database |= {"HOST": "127.0.0.1", "PORT": self.port(kind)}
-        connection = django.db.utils.ConnectionHandler({"default": database})["default"]
-        connection.set_autocommit(False)
-        return connection
-
-    def port(self, kind: str) -> int:
-        found = re.search(r"port=(\d+)|^(\d+)$", self.store(kind).where)
-        assert found is not None
-        return int(found[1] or found[2])
-
-    @contextlib.contextmanager
-    def disposed(self, engine: Any, connect: Callable[[], Any]) -> Iterator[Any]:
-        try:
-            with contextlib.closing(connect()) as connection:
-                yield connection
-        finally:
-            engine.dispose()
+def sqlite(servers: Servers, row_factory: Any = None, **options: Any) -> Any:
+    connection = sqlite3.connect(servers.store("sqlite").where, timeout=30, **options)
+    connection.row_factory = row_factory
+    return connection
 
 
-KINDS = {
-    "sqlite_rows": "sqlite",
-    "sqlite_dicts": "sqlite",
-    "sqlite_scalars": "sqlite",
-    "sqlite_subclass": "sqlite",
-    "psycopg_dicts": "postgresql",
-    "psycopg_scalars": "postgresql",
-    "psycopg_raw_cursor": "postgresql",
-    "psycopg2": "postgresql",
-    "psycopg2_dicts": "postgresql",
-    "pg8000": "postgresql",
-    "pymysql_dicts": "mariadb",
-    "pymysql_streaming": "mariadb",
-    "mysql_connector": "mariadb",
-    "sqlalchemy_mysql_connector": "mariadb",
-    "sqlalchemy_psycopg2": "postgresql",
-    "sqlalchemy_streaming": "postgresql",
-    "sqlalchemy_raw": "postgresql",
-    "sqlalchemy_session_subclass": "sqlite-sqlalchemy",
-    "sqlalchemy_scoped_session": "sqlite-sqlalchemy",
-    "django_sqlite": "sqlite",
-    "django_postgresql": "postgresql",
+def libpq(name: str, servers: Servers, **options: Any) -> Any:
+    return driver(name).connect(
+        host="127.0.0.1",
+        port=servers.port("postgresql"),
+        user="zklock",
+        dbname="postgres",
+        **options,
+    )
+
+
+psycopg, psycopg2 = functools.partial(libpq, "psycopg"), functools.partial(libpq, "psycopg2")
+
+
+def pg8000(servers: Servers) -> Any:
+    import pg8000.dbapi
+
+    return pg8000.dbapi.connect(
+        "zklock",
+        host="127.0.0.1",
+        port=servers.port("postgresql"),
+        database="postgres",
+        ssl_context=False,  # else it reads the system's authorities for each connection
+    )
+
+
+def of_mysql(name: str, servers: Servers, **options: Any) -> Any:
+    return driver(name).connect(
+        host="127.0.0.1",
+        port=servers.port("mariadb"),
+        user="root",
+        database="zklock",
+        ssl_disabled=True,  # else it reads the system's authorities for each connection
+        **options,
+    )
+
+
+pymysql = functools.partial(of_mysql, "pymysql")
+mysql_connector = functools.partial(of_mysql, "mysql.connector", collation="utf8mb4_general_ci")
+
+
+@contextlib.contextmanager
+def alchemy(
+    url: str, connect: Callable[[Any], Any] = lambda engine: engine.connect(), **options: Any
+) -> Iterator[Any]:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(url, **options)
+    try:
+        with contextlib.closing(connect(engine)) as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def alchemy_psycopg2(servers: Servers) -> Any:
+    driver("psycopg2")
+    return alchemy(f"postgresql+psycopg2://zklock@127.0.0.1:{servers.port('postgresql')}/postgres")
+
+
+def orm_session(engine: Any) -> Any:
+    import sqlalchemy.orm
+
+    class Session(sqlalchemy.orm.Session):
+        pass
+
+    Session.__module__ = "application.models"
+    return Session(engine)
+
+
+def scoped_session(engine: Any) -> Any:
+    import sqlalchemy.orm
+
+    return sqlalchemy.orm.scoped_session(sqlalchemy.orm.sessionmaker(engine))
+
+
+def django(kind: str, servers: Servers, autocommit: bool = False) -> Any:
+    import django.conf
+    import django.db
+
+    if not django.conf.settings.configured:
+        django.conf.settings.configure()
+        django.setup()
+    place: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3"}
+    place["NAME"] = servers.store("sqlite").where
+    if kind == "postgresql":
+        place = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "zklock"}
+        place |= {"HOST": "127.0.0.1", "PORT": servers.port(kind)}
+    connection = django.db.utils.ConnectionHandler({"default": place})["default"]
+    connection.set_autocommit(autocommit)
+    return connection
+
+
+def dicts(cursor: Any, row: Any) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+
+def cursors(name: str) -> Any:
+    from pymysql import cursors
+
+    return getattr(cursors, name)
+
+
+class Connection(sqlite3.Connection):
+    """An application's own."""
+
+
+# Where the server is, and what makes the connection.
+CONNECTIONS: dict[str, tuple[str, Callable[[Servers], Any]]] = {
+    "sqlite": ("sqlite", sqlite),
+    "sqlite_rows": ("sqlite", lambda to: sqlite(to, sqlite3.Row)),
+    "sqlite_dicts": ("sqlite", lambda to: sqlite(to, dicts)),
+    "sqlite_scalars": ("sqlite", lambda to: sqlite(to, lambda _, row: row[0])),
+    "sqlite_subclass": ("sqlite", lambda to: sqlite(to, factory=Connection)),
+    "psycopg": ("postgresql", psycopg),
+    "psycopg_dicts": (
+        "postgresql",
+        lambda to: psycopg(to, row_factory=driver("psycopg.rows").dict_row),
+    ),
+    "psycopg_scalars": (
+        "postgresql",
+        lambda to: psycopg(to, row_factory=driver("psycopg.rows").scalar_row),
+    ),
+    "psycopg_raw_cursor": (
+        "postgresql",
+        lambda to: psycopg(to, cursor_factory=driver("psycopg").RawCursor),
+    ),
+    "psycopg2": ("postgresql", psycopg2),
+    "psycopg2_dicts": (
+        "postgresql",
+        lambda to: psycopg2(to, cursor_factory=driver("psycopg2.extras").RealDictCursor),
+    ),
+    "pg8000": ("postgresql", pg8000),
+    "pymysql": ("mariadb", pymysql),
+    "pymysql_dicts": ("mariadb", lambda to: pymysql(to, cursorclass=cursors("DictCursor"))),
+    "pymysql_streaming": ("mariadb", lambda to: pymysql(to, cursorclass=cursors("SSDictCursor"))),
+    "mysql_connector": ("mariadb", mysql_connector),
+    "sqlalchemy_mysql_connector": (
+        "mariadb",
+        lambda to: alchemy(
+            f"mysql+mysqlconnector://root@127.0.0.1:{to.port('mariadb')}/zklock"
+            "?collation=utf8mb4_general_ci"
+        ),
+    ),
+    "sqlalchemy_psycopg2": ("postgresql", alchemy_psycopg2),
+    "sqlalchemy_streaming": (
+        "postgresql",
+        lambda to: alchemy(
+            to.store("postgresql-sqlalchemy").where, execution_options={"yield_per": 10}
+        ),
+    ),
+    "sqlalchemy_raw": (
+        "postgresql",
+        lambda to: alchemy(
+            to.store("postgresql-sqlalchemy").where, lambda engine: engine.raw_connection()
+        ),
+    ),
+    "sqlalchemy_session_subclass": (
+        "sqlite-sqlalchemy",
+        lambda to: alchemy(to.store("sqlite-sqlalchemy").where, orm_session),
+    ),
+    "sqlalchemy_scoped_session": (
+        "sqlite-sqlalchemy",
+        lambda to: alchemy(to.store("sqlite-sqlalchemy").where, scoped_session),
+    ),
+    "pool": ("mariadb-sqlalchemy", lambda to: to.engine.connect()),
+    "django_sqlite": ("sqlite", lambda to: django("sqlite", to)),
+    "django_postgresql": ("postgresql", lambda to: django("postgresql", to)),
 }
+# What the other tests have, and what is struck.
+ELSEWHERE = {"sqlite", "psycopg", "pymysql", "pool"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [each for each in CONNECTIONS if each not in ELSEWHERE])
 def test_is_guarded_as_any_other(kind: str, stores: Stores) -> None:
     servers = Servers(stores)
-    store = servers.store(KINDS[kind]).fresh()
-    connect: Callable[[], Any] = getattr(servers, kind)
+    store, connect = servers.fresh(kind), servers.connecting(kind)
     guard = SqlGuard(connect, store.resource)
     guard.create_table()
     guard.create()
@@ -267,7 +259,7 @@ def test_is_guarded_as_any_other(kind: str, stores: Stores) -> None:
     assert guard.run(B, lambda _: "done") == "done"
     with pytest.raises(StaleToken):
         guard.claim(A)
-    assert guard.highest() == SqlGuard(store.connect, store.resource).highest() == B
+    assert guard.highest() == guard_of(store).highest() == B
     with pytest.raises(GuardUnusable, match=r"has no table missing_fence.*create_table\(\)"):
         SqlGuard(connect, store.resource, table="missing_fence").claim(B)
     lost = f"{store.resource} never made"
@@ -275,29 +267,21 @@ def test_is_guarded_as_any_other(kind: str, stores: Stores) -> None:
         SqlGuard(connect, lost).claim(B)
 
 
-STRUCK = {
-    "sqlite": "sqlite",
-    "psycopg2": "postgresql",
-    "pg8000": "postgresql",
-    "pymysql": "mariadb",
-    "mysql_connector": "mariadb",
-    "pool": "mariadb-sqlalchemy",
-}
-
-
 @leaves_open
 @pytest.mark.parametrize(
     "number", [20, pytest.param(1000, marks=pytest.mark.thorough("a thousand strikes"))]
 )
 @pytest.mark.slow("real servers, and connections that are struck or lost")
-@pytest.mark.parametrize("kind", STRUCK)
+@pytest.mark.parametrize(
+    "kind", ["sqlite", "psycopg2", "pg8000", "pymysql", "mysql_connector", "pool"]
+)
 def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
     kind: str, stores: Stores, number: int
 ) -> None:
     """A reply that is half read was waited for by the rollback, or taken by the next write."""
     servers = Servers(stores)
-    store = servers.store(STRUCK[kind]).fresh()
-    guard = SqlGuard(getattr(servers, kind), store.resource)
+    store = servers.fresh(kind)
+    guard = SqlGuard(servers.connecting(kind), store.resource)
 
     def write(value: str) -> str:
         where = f"WHERE resource = '{store.resource}'"
@@ -330,8 +314,8 @@ def test_after_a_strike_anywhere_nothing_hangs_and_nothing_is_locked(
 def test_a_strike_at_the_end_of_a_block_hangs_nothing(kind: str, stores: Stores) -> None:
     """What makes the transaction fail was sent while a reply was half read."""
     servers = Servers(stores)
-    connect: Callable[[], Any] = getattr(servers, kind)
-    guard = SqlGuard(connect, servers.store(STRUCK[kind]).fresh().resource)
+    connect = servers.connecting(kind)
+    guard = SqlGuard(connect, servers.fresh(kind).resource)
     moments = Moments()
 
     def block(at: int = -1) -> None:
@@ -357,8 +341,8 @@ def _executed(connection: Any, statement: str) -> Any:
 @pytest.mark.parametrize("kind", ["sqlite", "psycopg2", "mysql_connector"])
 def test_an_error_of_the_users_own_leaves_the_connection_usable(kind: str, stores: Stores) -> None:
     servers = Servers(stores)
-    store = servers.store(STRUCK[kind]).fresh()
-    with contextlib.closing(getattr(servers, kind)()) as connection:
+    store = servers.fresh(kind)
+    with contextlib.closing(servers.connect(kind)) as connection:
         guard = SqlGuard(lambda: contextlib.nullcontext(connection), store.resource)
 
         def change(_: Any) -> None:
@@ -376,7 +360,7 @@ def test_an_error_of_the_users_own_leaves_the_connection_usable(kind: str, store
 def test_an_error_that_is_over_leaves_nothing_locked(stores: Stores) -> None:
     """SQLite keeps the locks of a closed connection until its last cursor is gone."""
     store = Servers(stores).store("sqlite").fresh()
-    guard = SqlGuard(store.connect, store.resource)
+    guard = guard_of(store)
 
     def change(connection: Any) -> None:
         unread = _executed(connection, "SELECT resource FROM data")
@@ -395,9 +379,8 @@ def test_an_error_that_is_over_leaves_nothing_locked(stores: Stores) -> None:
 def test_a_deadlock_is_recognised(kind: str, stores: Stores) -> None:
     """One of two transactions that lock two marks in opposite order is told to try again."""
     servers = Servers(stores)
-    store = servers.store(KINDS[kind])
-    connect: Callable[[], Any] = getattr(servers, kind)
-    first, second = (SqlGuard(connect, store.fresh().resource) for _ in range(2))
+    connect = servers.connecting(kind)
+    first, second = (SqlGuard(connect, servers.fresh(kind).resource) for _ in range(2))
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
         one, other = (
             stack.enter_context(
@@ -422,7 +405,7 @@ def test_a_lock_timeout_is_tried_again(kind: str, stores: Stores) -> None:
     }[store.dialect]
     attempts = 0
     with contextlib.closing(store.connect()) as other:
-        SqlGuard(store.connect, store.resource).advance(other, A)
+        guard_of(store).advance(other, A)
 
         def connect() -> Any:
             nonlocal attempts
@@ -442,8 +425,8 @@ def test_psycopgs_pipeline_is_refused(stores: Stores) -> None:
     """In it the rows of the mark come later: they looked like a mark that is missing."""
     servers = Servers(stores)
     store = servers.store("postgresql").fresh()
-    guard = SqlGuard(store.connect, store.resource)
-    with contextlib.closing(servers.psycopg()) as connection:
+    guard = guard_of(store)
+    with contextlib.closing(psycopg(servers)) as connection:
         with connection.pipeline(), pytest.raises(ValueError, match="pipeline mode"):
             guard.advance(connection, B)
         with guard.advance(connection, B), connection.pipeline():
@@ -466,56 +449,31 @@ def _outcome(action: Callable[[], object], connection: Any) -> Exception | None:
 # Autocommit
 
 
-def _psycopg2_autocommit(servers: Servers) -> Any:
-    connection = servers.psycopg2()
+def _autocommitting(connection: Any) -> Any:
     connection.autocommit = True
     return connection
 
 
-def _pg8000_autocommit(servers: Servers) -> Any:
-    connection = servers.pg8000()
-    connection.autocommit = True
-    return connection
+def _alchemy_autocommit(kind: str) -> tuple[str, Callable[[Servers], Any]]:
+    def connect(servers: Servers) -> Any:
+        connection = servers.store(kind).connect()
+        return connection.execution_options(isolation_level="AUTOCOMMIT")
 
-
-def _django_autocommit(servers: Servers, kind: str) -> Any:
-    connection = getattr(servers, f"django_{kind}")()
-    connection.set_autocommit(True)
-    return connection
-
-
-def _sqlite_autocommit(servers: Servers) -> Any:
-    connection = servers.sqlite()
-    connection.isolation_level = None
-    return connection
-
-
-def _alchemy_autocommit(servers: Servers, kind: str) -> Any:
-    connection = servers.store(f"{kind}-sqlalchemy").connect()
-    return connection.execution_options(isolation_level="AUTOCOMMIT")
+    return kind, connect
 
 
 AUTOCOMMIT: dict[str, tuple[str, Callable[[Servers], Any]]] = {
-    "sqlite3": ("sqlite", _sqlite_autocommit),
-    "psycopg": ("postgresql", lambda servers: servers.psycopg(autocommit=True)),
-    "psycopg2": ("postgresql", _psycopg2_autocommit),
-    "pg8000": ("postgresql", _pg8000_autocommit),
-    "pymysql": ("mariadb", lambda servers: servers.pymysql(autocommit=True)),
-    "mysql_connector": ("mariadb", lambda servers: servers.mysql_connector(autocommit=True)),
-    "django sqlite": ("sqlite", lambda servers: _django_autocommit(servers, "sqlite")),
-    "django postgresql": ("postgresql", lambda servers: _django_autocommit(servers, "postgresql")),
-    "sqlalchemy sqlite": (
-        "sqlite-sqlalchemy",
-        lambda servers: _alchemy_autocommit(servers, "sqlite"),
-    ),
-    "sqlalchemy postgresql": (
-        "postgresql-sqlalchemy",
-        lambda servers: _alchemy_autocommit(servers, "postgresql"),
-    ),
-    "sqlalchemy mariadb": (
-        "mariadb-sqlalchemy",
-        lambda servers: _alchemy_autocommit(servers, "mariadb"),
-    ),
+    "sqlite3": ("sqlite", lambda to: sqlite(to, isolation_level=None)),
+    "psycopg": ("postgresql", lambda to: psycopg(to, autocommit=True)),
+    "psycopg2": ("postgresql", lambda to: _autocommitting(psycopg2(to))),
+    "pg8000": ("postgresql", lambda to: _autocommitting(pg8000(to))),
+    "pymysql": ("mariadb", lambda to: pymysql(to, autocommit=True)),
+    "mysql_connector": ("mariadb", lambda to: mysql_connector(to, autocommit=True)),
+    "django sqlite": ("sqlite", lambda to: django("sqlite", to, autocommit=True)),
+    "django postgresql": ("postgresql", lambda to: django("postgresql", to, autocommit=True)),
+    "sqlalchemy sqlite": _alchemy_autocommit("sqlite-sqlalchemy"),
+    "sqlalchemy postgresql": _alchemy_autocommit("postgresql-sqlalchemy"),
+    "sqlalchemy mariadb": _alchemy_autocommit("mariadb-sqlalchemy"),
 }
 
 
@@ -534,9 +492,9 @@ def test_advance_refuses_autocommit_and_run_begins(kind: str, stores: Stores) ->
     guard.claim(A)
 
     def change(connection: Any) -> None:
-        guard_elsewhere = SqlGuard(store.connect, store.resource)
+        guard_elsewhere = guard_of(store)
         assert guard_elsewhere.highest() == A
-        SqlGuard(store.connect, store.resource).advance(connection, B)
+        guard_of(store).advance(connection, B)
         assert guard_elsewhere.highest() == A
         raise ZeroDivisionError
 
@@ -546,7 +504,7 @@ def test_advance_refuses_autocommit_and_run_begins(kind: str, stores: Stores) ->
     with contextlib.closing(connect(servers)) as connection:
         again = SqlGuard(lambda: contextlib.nullcontext(connection), store.resource)
         again.claim(B)
-        assert SqlGuard(store.connect, store.resource).highest() == B
+        assert guard_of(store).highest() == B
         with pytest.raises(StaleToken):
             again.claim(A)
         again.claim(B)
@@ -558,8 +516,8 @@ def test_a_commit_sent_as_text_is_told_as_what_it_was(kind: str, stores: Stores)
     servers = Servers(stores)
     store = servers.store("postgresql").fresh()
     connect = {
-        "psycopg2": servers.psycopg2,
-        "psycopg in autocommit mode": lambda: servers.psycopg(autocommit=True),
+        "psycopg2": lambda: psycopg2(servers),
+        "psycopg in autocommit mode": lambda: psycopg(servers, autocommit=True),
     }[kind]
 
     def change(connection: Any) -> None:
@@ -569,8 +527,7 @@ def test_a_commit_sent_as_text_is_told_as_what_it_was(kind: str, stores: Stores)
 
     with pytest.raises(TransactionEnded, match=r"committed without the check"):
         SqlGuard(connect, store.resource).run(B, change)
-    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
-    assert bytes(row[0]) == b"unfenced"
+    assert read(store) == b"unfenced"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in AUTOCOMMIT if "sqlalchemy" not in kind])
@@ -585,7 +542,7 @@ def test_a_connection_in_autocommit_mode_stays_as_it_was(kind: str, stores: Stor
         with contextlib.closing(connection.cursor()) as cursor:
             cursor.execute("UPDATE data SET value = NULL WHERE 1 = 0")
         SqlGuard(lambda: contextlib.nullcontext(connection), store.resource).claim(A)
-    assert SqlGuard(store.connect, store.resource).highest() == A
+    assert guard_of(store).highest() == A
 
 
 # asyncio
@@ -594,7 +551,7 @@ def test_a_connection_in_autocommit_mode_stays_as_it_was(kind: str, stores: Stor
 def test_what_is_asynchronous_is_refused_at_the_call(stores: Stores, tmp_path: Path) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-    psycopg = driver("psycopg")
+    awaited = driver("psycopg").AsyncConnection
     store = Servers(stores).store("postgresql-sqlalchemy")
     guard = SqlGuard(store.connect, "report")
     refused = pytest.raises(TypeError, match=r"is asynchronous.*zklock\.fencing\.aio\.SqlGuard")
@@ -611,11 +568,11 @@ def test_what_is_asynchronous_is_refused_at_the_call(stores: Stores, tmp_path: P
             with refused:
                 SqlGuard(engine.connect, "report").claim(A)
             dsn = Servers(stores).store("postgresql").where
-            async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            async with await awaited.connect(dsn) as connection:
                 with refused:
                     guard.advance(connection, A)
             with refused:
-                SqlGuard(lambda: psycopg.AsyncConnection.connect(dsn), "report").highest()
+                SqlGuard(lambda: awaited.connect(dsn), "report").highest()
         finally:
             await engine.dispose()
 
@@ -676,14 +633,10 @@ def test_a_session_with_several_engines_is_fenced_on_the_connection_that_writes(
 def test_an_atomic_block_of_django_rolls_back_what_was_refused(kind: str, stores: Stores) -> None:
     servers = Servers(stores)
     store = servers.store(kind).fresh()
-    guard = SqlGuard(store.connect, store.resource)
+    guard = guard_of(store)
     guard.claim(B)
 
-    def value() -> bytes | None:
-        row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
-        return None if row[0] is None else bytes(row[0])
-
-    with contextlib.closing(_django_autocommit(servers, kind)) as connection:
+    with contextlib.closing(django(kind, servers, autocommit=True)) as connection:
         from django.db import connections, transaction
 
         connections["guarded"] = connection
@@ -694,8 +647,8 @@ def test_an_atomic_block_of_django_rolls_back_what_was_refused(kind: str, stores
                 guard.advance(connection, A)
             with pytest.raises(transaction.TransactionManagementError):
                 connection.cursor().execute(sql, [b"stale"])
-        assert value() is None
+        assert read(store) == b""
         with transaction.atomic(using="guarded"), guard.advance(connection, B):
             connection.cursor().execute(sql, [b"b"])
-        assert value() == b"b"
+        assert read(store) == b"b"
         del connections["guarded"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import Sql
+from tests.contract.fencing.guards_under_test import Sql, guard_of, read, write
 from zklock.errors import SnapshotTooOld
 from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
@@ -31,30 +30,13 @@ REFUSED = {
 }
 
 
-def read(store: Sql, connection: Any) -> bytes:
-    row = store.execute("SELECT value FROM data WHERE resource = :r", connection, r=store.resource)
-    return bytes(row[0] or b"")
-
-
-def write(store: Sql, connection: Any, value: bytes) -> None:
-    store.execute(
-        "UPDATE data SET value = :v WHERE resource = :r", connection, v=value, r=store.resource
-    )
-
-
-@contextlib.contextmanager
-def connected(store: Sql) -> Iterator[Any]:
-    with contextlib.closing(store.connect()) as connection:
-        yield connection
-
-
 @pytest.mark.parametrize("token", [A, B], ids=["the same holder", "the next holder"])
 @pytest.mark.parametrize("level", REFUSED)
 def test_a_write_accepted_since_an_early_read_is_not_lost(
     level: str, token: FencingToken, stores: Stores
 ) -> None:
     store, result = (fresh(stores, level, Sql) for _ in range(2))
-    guard = SqlGuard(store.connect, store.resource)
+    guard = guard_of(store)
     guard.claim(A)
     refused: list[Exception] = []
 
@@ -72,7 +54,7 @@ def test_a_write_accepted_since_an_early_read_is_not_lost(
             return False
         return True
 
-    with connected(store) as connection:
+    with contextlib.closing(store.connect()) as connection:
         while not attempt(connection):
             assert is_retryable(refused[-1]), refused[-1]
         assert read(result, connection) == b"ab"
@@ -82,22 +64,22 @@ def test_a_write_accepted_since_an_early_read_is_not_lost(
 @pytest.mark.parametrize("level", ["mariadb", "mariadb-sqlalchemy"])
 def test_run_begins_anew_on_a_connection_that_has_read(level: str, stores: Stores) -> None:
     store = fresh(stores, level, Sql)
-    with connected(store) as connection:
+    with contextlib.closing(store.connect()) as connection:
         guard = SqlGuard(lambda: contextlib.nullcontext(connection), store.resource)
         assert read(store, connection) == b""
-        SqlGuard(store.connect, store.resource).run(A, lambda other: write(store, other, b"a"))
+        guard_of(store).run(A, lambda other: write(store, other, b"a"))
         with pytest.raises(SnapshotTooOld, match="call advance before anything else") as caught:
             guard.run(A, lambda _: None, attempts=1)
         assert caught.value.resource == store.resource
         assert is_retryable(caught.value)
         assert read(store, connection) == b"a"
-        SqlGuard(store.connect, store.resource).run(A, lambda other: write(store, other, b"b"))
+        guard_of(store).run(A, lambda other: write(store, other, b"b"))
         assert guard.run(B, lambda _: read(store, connection)) == b"b"
 
 
 def test_a_mark_that_is_younger_than_the_snapshot(stores: Stores) -> None:
     store = fresh(stores, "mariadb", Sql)
-    with connected(store) as connection:
+    with contextlib.closing(store.connect()) as connection:
         read(store, connection)
         guard = SqlGuard(store.connect, f"{store.resource} late")
         guard.create()
@@ -111,14 +93,14 @@ def test_a_mark_that_is_younger_than_the_snapshot(stores: Stores) -> None:
 def test_a_serializable_reader_keeps_writers_out(level: str, stores: Stores) -> None:
     """There a plain read locks what it reads, so that nothing is accepted after it."""
     store = fresh(stores, level, Sql)
-    guard = SqlGuard(store.connect, store.resource)
+    guard = guard_of(store)
 
     def impatient() -> Any:
         connection = store.connect()
         store.execute("SET SESSION innodb_lock_wait_timeout = 1", connection)
         return connection
 
-    with connected(store) as connection:
+    with contextlib.closing(store.connect()) as connection:
         read(store, connection)
         with pytest.raises(Exception, match="Lock wait timeout"):
             SqlGuard(impatient, store.resource).run(

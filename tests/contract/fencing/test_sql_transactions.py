@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import Sql
+from tests.contract.fencing.guards_under_test import Sql, guard_of, read, write
 from zklock.errors import LockLost, SnapshotTooOld, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard
 from zklock.token import FencingToken
@@ -33,23 +33,9 @@ REFUSED = [(A, StaleToken), (Over(), LockLost)]
 
 KINDS = ("sqlite", "postgresql", "mariadb")
 ALCHEMY = tuple(f"{kind}-sqlalchemy" for kind in KINDS)
+AWAITED = ("sqlite-aiosqlite", "postgresql-asyncpg")
 
 Ending = Callable[[Sql, Any], None]
-
-
-def read(store: Sql) -> bytes:
-    row = store.execute("SELECT value FROM data WHERE resource = :r", r=store.resource)
-    return bytes(row[0] or b"")
-
-
-def write(store: Sql, connection: Any, value: bytes) -> None:
-    store.execute(
-        "UPDATE data SET value = :v WHERE resource = :r", connection, v=value, r=store.resource
-    )
-
-
-def guard_of(store: Sql) -> SqlGuard:
-    return SqlGuard(store.connect, store.resource)
 
 
 def commit(store: Sql, connection: Any) -> None:
@@ -109,7 +95,7 @@ def deadlock(store: Sql, connection: Any) -> None:
 
 
 ENDINGS: list[tuple[str, Ending]] = [
-    *((kind, ending) for kind in KINDS for ending in (commit, rollback)),
+    *((kind, ending) for kind in (*KINDS, *AWAITED) for ending in (commit, rollback)),
     ("postgresql", failing),
     ("sqlite", or_rollback),
     ("sqlite", script),
@@ -142,8 +128,11 @@ def stale_change(store: Sql, ending: Ending) -> Callable[[Any], None]:
 @pytest.mark.hazard("H46")
 def test_run_commits_nothing_after_its_transaction_has_ended(case: tuple[Sql, Ending]) -> None:
     store, ending = case
-    with pytest.raises(TransactionEnded, match="look for an ignored error") as caught:
-        guard_of(store).run(A, stale_change(store, ending))
+    with (
+        store.used() as (guard, _),
+        pytest.raises(TransactionEnded, match="look for an ignored error") as caught,
+    ):
+        guard.run(A, stale_change(store, ending))
     assert caught.value.resource == store.resource
     assert read(store) in (b"", b"first")
     assert guard_of(store).highest() == (None if ending is failing else B)
@@ -152,8 +141,8 @@ def test_run_commits_nothing_after_its_transaction_has_ended(case: tuple[Sql, En
 @pytest.mark.hazard("H46")
 def test_a_block_in_which_the_transaction_ends(case: tuple[Sql, Ending]) -> None:
     store, ending = case
-    with contextlib.closing(store.connect()) as connection:
-        with pytest.raises(TransactionEnded), guard_of(store).advance(connection, A):
+    with store.used() as (guard, connect), contextlib.closing(connect()) as connection:
+        with pytest.raises(TransactionEnded), guard.advance(connection, A):
             stale_change(store, ending)(connection)
         with contextlib.suppress(Exception):
             connection.commit()
@@ -161,11 +150,10 @@ def test_a_block_in_which_the_transaction_ends(case: tuple[Sql, Ending]) -> None
 
 
 @pytest.mark.hazard("H46")
-@pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY])
+@pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY, *AWAITED])
 def test_blocks_may_be_nested(kind: str, stores: Stores) -> None:
     store = fresh(stores, kind, Sql)
-    guard = guard_of(store)
-    with contextlib.closing(store.connect()) as connection:
+    with store.used() as (guard, connect), contextlib.closing(connect()) as connection:
         with guard.advance(connection, A):
             with guard.advance(connection, A):
                 write(store, connection, b"inner")
@@ -173,28 +161,23 @@ def test_blocks_may_be_nested(kind: str, stores: Stores) -> None:
             write(store, connection, b"outer")
         connection.commit()
     assert read(store) == b"outer"
-    assert guard.highest() == A
+    assert guard_of(store).highest() == A
 
 
 @pytest.mark.hazard("H47")
-@pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY])
+@pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY, *AWAITED])
 def test_a_savepoint_that_takes_the_check_back(kind: str, stores: Stores) -> None:
     store = fresh(stores, kind, Sql)
-    guard = guard_of(store)
-
-    def change(connection: Any) -> None:
-        store.execute("ROLLBACK TO SAVEPOINT early", connection)
-        write(store, connection, b"unfenced")
-
-    with contextlib.closing(store.connect()) as connection:
+    with store.used() as (guard, connect), contextlib.closing(connect()) as connection:
         write(store, connection, b"before")
         store.execute("SAVEPOINT early", connection)
         with pytest.raises(TransactionEnded), guard.advance(connection, A):
-            change(connection)
+            store.execute("ROLLBACK TO SAVEPOINT early", connection)
+            write(store, connection, b"unfenced")
         with contextlib.suppress(Exception):
             connection.commit()
     assert read(store) == b""
-    assert guard.highest() is None
+    assert guard_of(store).highest() is None
 
 
 # What a framework commits for its users.
@@ -319,20 +302,25 @@ def test_a_session_does_not_commit_what_was_refused(
 
 
 @pytest.mark.hazard("H47")
-@pytest.mark.parametrize("kind", ALCHEMY)
-def test_a_connection_may_go_on_after_a_rollback(kind: str, stores: Stores) -> None:
+@pytest.mark.parametrize("kind", [*ALCHEMY, *AWAITED])
+@pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
+def test_a_connection_may_go_on_after_a_rollback(
+    kind: str, stores: Stores, given: Any, error: type[Exception]
+) -> None:
     store = fresh(stores, kind, Sql)
-    guard = guard_of(store)
-    guard.claim(B)
-    with contextlib.closing(store.connect()) as connection:
+    guard_of(store).claim(B)
+    with store.used() as (guard, connect), contextlib.closing(connect()) as connection:
         for _ in range(2):
-            with pytest.raises(StaleToken):
-                guard.advance(connection, A)
-            with pytest.raises(StaleToken):
+            write(store, connection, b"before")
+            with pytest.raises(error):
+                guard.advance(connection, given)
+            write(store, connection, b"stale")
+            with pytest.raises(error):
                 connection.commit()
             connection.rollback()
-        with pytest.raises(StaleToken):
-            guard.advance(connection, A)
+        assert read(store) == b""
+        with pytest.raises(error):
+            guard.advance(connection, given)
         connection.rollback()
         for value in (b"one", b"two"):
             guard.advance(connection, B)

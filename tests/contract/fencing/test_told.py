@@ -16,7 +16,7 @@ from tests.contract.fencing.awaited import fresh, played
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncSql, RedisStore
 from tests.contract.fencing.lossy import LosesTheCommit
-from tests.contract.fencing.test_sql_drivers import Servers
+from tests.contract.fencing.test_sql_drivers import CONNECTIONS, Servers, psycopg
 from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, ZkLockError
 from zklock.fencing import RedisGuard, SqlGuard, aio, is_retryable
 from zklock.testing.ports import free_ports
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
 
-DRIVERS = {
-    "psycopg": "postgresql",
-    "psycopg2": "postgresql",
-    "pg8000": "postgresql",
-    "sqlalchemy_psycopg2": "postgresql",
-    "pymysql": "mariadb",
-    "mysql_connector": "mariadb",
-    "sqlalchemy_mysql_connector": "mariadb",
-}
+DRIVERS = [
+    "psycopg",
+    "psycopg2",
+    "pg8000",
+    "sqlalchemy_psycopg2",
+    "pymysql",
+    "mysql_connector",
+    "sqlalchemy_mysql_connector",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -52,19 +52,6 @@ class Elsewhere(Servers):
     def port(self, kind: str) -> int:
         return self.elsewhere
 
-    def psycopg(self, **options: Any) -> Any:
-        import psycopg
-
-        return psycopg.connect(self._where(), **options)
-
-    def psycopg2(self, **options: Any) -> Any:
-        import psycopg2
-
-        return psycopg2.connect(self._where(), **options)
-
-    def _where(self) -> str:
-        return re.sub(r"port=\d+", f"port={self.elsewhere}", self.store("postgresql").where)
-
 
 def caused(error: ZkLockError) -> BaseException:
     """Return the cause, which is no error of zklock."""
@@ -79,7 +66,7 @@ def caused(error: ZkLockError) -> BaseException:
 def test_a_database_that_is_not_there(kind: str, stores: Stores) -> None:
     servers = Elsewhere(stores)
     (servers.elsewhere,) = free_ports()
-    guard = SqlGuard(getattr(servers, kind), "report")
+    guard = SqlGuard(servers.connecting(kind), "report")
     for call in (lambda: guard.claim(A), guard.highest, guard.create, guard.create_table):
         with pytest.raises(NoAnswer, match="is unreachable") as caught:
             call()
@@ -90,13 +77,13 @@ def test_a_database_that_is_not_there(kind: str, stores: Stores) -> None:
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_a_connection_that_is_lost_during_the_commit(kind: str, stores: Stores) -> None:
     servers = Elsewhere(stores)
-    store = servers.store(DRIVERS[kind]).fresh()
-    target = Servers(stores).port(DRIVERS[kind])
+    store = servers.fresh(kind)
+    target = Servers(stores).port(CONNECTIONS[kind][0])
     calls: list[Any] = []
     with contextlib.closing(LosesTheCommit(target)) as proxy:
         servers.elsewhere = proxy.port
         with pytest.raises(OutcomeUnknown, match="it may have happened") as caught:
-            SqlGuard(getattr(servers, kind), store.resource).run(B, calls.append)
+            SqlGuard(servers.connecting(kind), store.resource).run(B, calls.append)
     caused(caught.value)
     assert not is_retryable(caught.value)
     assert len(calls) == 1
@@ -108,8 +95,8 @@ def test_a_connection_that_is_lost_during_the_commit(kind: str, stores: Stores) 
 def test_a_connection_that_is_lost_before_the_commit(kind: str, stores: Stores) -> None:
     """A late write after a pause: the database has ended the connection meanwhile."""
     servers = Servers(stores)
-    store = servers.store(DRIVERS[kind]).fresh()
-    guard = SqlGuard(getattr(servers, kind), store.resource)
+    store = servers.fresh(kind)
+    guard = SqlGuard(servers.connecting(kind), store.resource)
 
     def change(connection: Any) -> None:
         execute = getattr(connection, "exec_driver_sql", None) or connection.cursor().execute
@@ -132,7 +119,7 @@ def test_a_database_that_refuses(stores: Stores) -> None:
     store = servers.store("postgresql").fresh()
 
     def connect() -> Any:
-        return servers.psycopg(options="-c default_transaction_read_only=on")
+        return psycopg(servers, options="-c default_transaction_read_only=on")
 
     guard = SqlGuard(connect, store.resource)
     with pytest.raises(GuardUnusable, match=r"fix what it reports: .* read-only") as caught:
@@ -148,7 +135,7 @@ def test_a_database_that_refuses(stores: Stores) -> None:
 
 def test_what_the_database_says_of_the_users_data_passes(stores: Stores) -> None:
     """A deferred constraint is checked by the commit."""
-    import psycopg
+    from psycopg import errors
 
     store = Servers(stores).store("postgresql").fresh()
     guard = SqlGuard(store.connect, store.resource)
@@ -157,9 +144,9 @@ def test_what_the_database_says_of_the_users_data_passes(stores: Stores) -> None
         connection.execute("CREATE TABLE once (a INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)")
         connection.execute("INSERT INTO once VALUES (1), (1)")
 
-    with pytest.raises(psycopg.errors.UniqueViolation):
+    with pytest.raises(errors.UniqueViolation):
         guard.run(B, change)
-    with pytest.raises(psycopg.errors.UndefinedTable):
+    with pytest.raises(errors.UndefinedTable):
         guard.run(B, lambda connection: connection.execute("SELECT * FROM once"))
     assert guard.highest() is None
 

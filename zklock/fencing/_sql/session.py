@@ -369,6 +369,9 @@ class AlchemySession(SqlSession):
 
     def refuse(self, error: Exception) -> None:
         self.watch.refuse(error)
+        if not self._target.in_transaction():
+            with contextlib.suppress(Exception):
+                self._target.begin()  # else nobody would hear of the rollback
         if self.connection is self._target:
             return
         # After a commit or rollback, a session goes on with another connection.
