@@ -203,17 +203,6 @@ def test_the_page_about_s3(aws: str) -> None:
     s3.close()
 
 
-def test_metadata_would_not_change_the_etag(aws: str) -> None:
-    """Why the page keeps the mark in the body: a claim must invalidate the earlier ETag."""
-    s3 = boto3.client("s3", endpoint_url=aws)
-    item = {"Bucket": "reports", "Key": "metadata", "Body": b"data"}
-    before = s3.put_object(**item, Metadata={"fence": str(A)})["ETag"]
-    s3.put_object(**item, Metadata={"fence": str(B)}, IfMatch=before)
-    late = s3.put_object(**{**item, "Body": b"late"}, Metadata={"fence": str(A)}, IfMatch=before)
-    assert late["ResponseMetadata"]["HTTPStatusCode"] == 200
-    s3.close()
-
-
 def test_the_page_about_dynamodb(aws: str) -> None:
     names: dict[str, Any] = {"dynamodb": dynamodb(aws), "grant": Grant(B)}
     for block in howto.blocks("howto/fencing-dynamodb.md"):

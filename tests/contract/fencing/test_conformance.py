@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,25 +35,10 @@ KINDS = (
     "zookeeper",
 )
 
-ASYNCHRONOUS = {
-    "sqlite-aiosqlite",
-    "postgresql-asyncpg",
-    "redis-asyncio",
-    "redis-cluster-asyncio",
-}
+ASYNCHRONOUS = {kind for kind in KINDS if re.search("aiosqlite|asyncpg|asyncio", kind)}
 """The guards for asyncio: another way to wait, around the same text."""
 
-VARIANTS = {
-    "sqlite-sqlalchemy",
-    "postgresql-repeatable-read",
-    "postgresql-serializable",
-    "postgresql-sqlalchemy",
-    "mariadb-read-committed",
-    "mariadb-serializable",
-    "mariadb-sqlalchemy",
-    "redis-cluster",
-    *ASYNCHRONOUS,
-}
+VARIANTS = {kind for kind in KINDS if "-" in kind}
 """The same statements once more, at another isolation level, by another driver, on a cluster."""
 
 LONG = {"interleavings", "races", "rising", "stopped", "crashes"}
@@ -60,13 +46,9 @@ LONG = {"interleavings", "races", "rising", "stopped", "crashes"}
 
 # What these stores cannot promise, as their documentation says.
 NOT_PROMISED = {
-    ("memory", "crashes"),
-    ("memory", "restart"),
-    ("memory", "lost_mark"),
-    ("http", "restart"),
-    ("http", "lost_mark"),
+    *(("memory", check) for check in ("crashes", "restart", "lost_mark")),
+    *(("http", check) for check in ("restart", "lost_mark")),
 }
-
 
 FEWER = Effort(interleavings=10, races=1, writes=15, kills=3, stops=repeated(25, 5))
 

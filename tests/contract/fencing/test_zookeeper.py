@@ -27,6 +27,7 @@ from kazoo.exceptions import (
 from kazoo.security import make_acl
 
 import zklock
+from tests.contract.support import granted
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock.errors import (
@@ -48,19 +49,9 @@ from zklock.token import FencingToken
 A, B = FencingToken(7, 33), FencingToken(7, 34)
 
 
-@contextlib.contextmanager
-def connected(server: ZooKeeperServer, **options: Any) -> Iterator[KazooClient]:
-    client = zklock.connect(server.hosts, **{"timeout": 10.0, **options})
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    with connected(zookeeper) as client:
+    with zklock.connect(zookeeper.hosts) as client:
         yield client
 
 
@@ -145,25 +136,15 @@ def test_a_late_write_after_the_end_of_the_session_is_stale(
     """The connection that kazoo still has is gone: the question is asked again."""
     client.create(f"{path}/data", b"")
     lock = zklock.Lock(client, f"{path}/lock")
-    grant = lock.acquire(timeout=10)
-    assert grant is not None
+    grant = granted(lock)
     guard.claim(grant)
     late: Any = grant if given == "grant" else grant.token
-    with connected(zookeeper) as other:
+    with zklock.connect(zookeeper.hosts) as other:
         ZooKeeperGuard(other, f"{path}/mark").claim(FencingToken(grant.token.epoch + 1, 0))
         expire_session(client)
         with pytest.raises(StaleToken):
             guard.transaction(late).set_data(f"{path}/data", b"late").commit()
     assert client.get(f"{path}/data")[0] == b""
-
-
-def _failing(error: Exception) -> Callable[[], Any]:
-    def commit_async() -> Any:
-        answer = KazooClient("127.0.0.1:1").handler.async_result()
-        answer.set_exception(error)
-        return answer
-
-    return commit_async
 
 
 @pytest.mark.parametrize(
@@ -184,8 +165,12 @@ def test_errors_of_kazoo_are_told_as_ours(
     raw: Exception,
     ours: type[Exception],
 ) -> None:
-    transaction = client.transaction()
-    monkeypatch.setattr(type(transaction), "commit_async", lambda _: _failing(raw)())
+    def commit_async(_: object) -> Any:
+        answer = client.handler.async_result()
+        answer.set_exception(raw)
+        return answer
+
+    monkeypatch.setattr(type(client.transaction()), "commit_async", commit_async)
     with pytest.raises(ours) as caught:
         guard.claim(A)
     assert caught.value.__cause__ is raw
@@ -201,8 +186,7 @@ def test_a_grant_is_fenced_by_its_own_node_before_anybody_claims(
 ) -> None:
     client.create(f"{path}/data", b"")
     lock = zklock.Lock(client, f"{path}/lock")
-    grant = lock.acquire(timeout=10)
-    assert grant is not None
+    grant = granted(lock)
     guard.claim(grant)
     guard.transaction(grant).set_data(f"{path}/data", b"a").commit()
     begun = guard.transaction(grant).set_data(f"{path}/data", b"late")
@@ -402,11 +386,9 @@ class Owners:
     def __init__(self, server: ZooKeeperServer, path: str, stack: contextlib.ExitStack) -> None:
         self.server, self.path, self.stack = server, path, stack
 
-    def acquire(self, identity: str, timeout: float = 10.0) -> zklock.Grant:
-        client = self.stack.enter_context(connected(self.server))
-        grant = zklock.Lock(client, self.path, identity=identity).acquire(timeout=timeout)
-        assert grant is not None
-        return grant
+    def acquire(self, identity: str) -> zklock.Grant:
+        client = self.stack.enter_context(zklock.connect(self.server.hosts))
+        return granted(zklock.Lock(client, self.path, identity=identity))
 
 
 @pytest.fixture
@@ -429,6 +411,8 @@ def test_the_present_holder_is_told(client: KazooClient, owners: Owners) -> None
 
 
 def test_anybody_else_is_refused(client: KazooClient, owners: Owners) -> None:
+    with pytest.raises(NotOwner, match="nobody holds it"):
+        verify_owner(client, f"{owners.path}/never used", A)
     old = owners.acquire("old")
     old.release()
     with pytest.raises(NotOwner) as caught:
@@ -438,27 +422,22 @@ def test_anybody_else_is_refused(client: KazooClient, owners: Owners) -> None:
         "request"
     )
     present = owners.acquire("present")
+    waiting = client.create(
+        f"{owners.path}/_c_{uuid.uuid4()}-lock-", b"waiting", ephemeral=True, sequence=True
+    )
+    next_one = FencingToken(present.token.epoch, int(waiting[-10:]))
     for wrong in (
         old.token,
-        FencingToken(present.token.epoch, present.token.sequence + 1),
+        next_one,
+        FencingToken(present.token.epoch, next_one.sequence + 1),
         FencingToken(present.token.epoch + 1, present.token.sequence),
     ):
         with pytest.raises(NotOwner, match="'present' does") as caught:
             verify_owner(client, owners.path, wrong)
         assert (caught.value.holder, caught.value.token) == ("present", wrong)
         assert caught.value.path == owners.path
-
-
-def test_a_waiting_contender_is_not_the_holder(client: KazooClient, owners: Owners) -> None:
-    present = owners.acquire("present")
-    waiting = client.create(
-        f"{owners.path}/_c_{uuid.uuid4()}-lock-", b"waiting", ephemeral=True, sequence=True
-    )
-    token = FencingToken(present.token.epoch, int(waiting[-10:]))
-    with pytest.raises(NotOwner, match="'present' does"):
-        verify_owner(client, owners.path, token)
     present.release()
-    assert verify_owner(client, owners.path, token).identity == "waiting"
+    assert verify_owner(client, owners.path, next_one).identity == "waiting"
 
 
 def test_readers_and_leases_may_hold_together(client: KazooClient, path: str) -> None:
@@ -483,11 +462,6 @@ def test_readers_and_leases_may_hold_together(client: KazooClient, path: str) ->
         verify_owner(client, f"{path}/sem", lease, limit=2)
     with pytest.raises(NotOwner):
         verify_owner(client, f"{path}/sem", leases[2], limit=2)
-
-
-def test_a_lock_that_was_never_used(client: KazooClient, path: str) -> None:
-    with pytest.raises(NotOwner, match="nobody holds it"):
-        verify_owner(client, f"{path}/none", A)
 
 
 def test_an_answer_is_remembered_for_as_long_as_asked(
@@ -557,7 +531,10 @@ def test_an_overloaded_server_is_asked_again(op: str) -> None:
 def strict() -> Iterator[KazooClient]:
     """A client of a server that enforces quotas."""
     properties = {"zookeeper.enforceQuota": "true"}
-    with ZooKeeperServer(system_properties=properties) as server, connected(server) as client:
+    with (
+        ZooKeeperServer(system_properties=properties) as server,
+        zklock.connect(server.hosts) as client,
+    ):
         yield client
 
 
