@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from tests.contract.contrib.records import note
 from zklock.contrib.apscheduler import LeaderJobs
 
 
@@ -19,9 +19,7 @@ def main(hosts: str, path: str, record: str) -> None:
     def job() -> None:
         term = jobs.leadership
         if term is not None:
-            descriptor = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(descriptor, f"{os.getpid()} {term.token}\n".encode())
-            os.close(descriptor)
+            note(record, term.token)
 
     scheduler.add_job(job, "interval", seconds=0.05)
     # An exception out of a handler would be logged by the loop of the scheduler, and no more.

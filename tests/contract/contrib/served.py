@@ -11,6 +11,7 @@ import os
 from fastapi import FastAPI
 
 import zklock
+from tests.contract.contrib.records import note
 from zklock import aio
 from zklock.contrib import asgi, wsgi
 
@@ -19,25 +20,18 @@ PATH = os.environ["SERVED_PATH"]
 RECORD = os.environ["SERVED_RECORD"]
 
 
-def note(leadership: zklock.Leadership | aio.Leadership) -> None:
-    """Record who works, in one write."""
-    descriptor = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{os.getpid()} {leadership.token}\n".encode())
-    os.close(descriptor)
-
-
 def work(leadership: zklock.Leadership) -> None:
     """Work until told to stop."""
     while not leadership.should_stop.wait(0.02):
         if leadership.held:
-            note(leadership)
+            note(RECORD, leadership.token)
 
 
 async def work_async(leadership: aio.Leadership) -> None:
     """Work until cancelled, or told to stop."""
     while not leadership.should_stop.is_set():
         if leadership.held:
-            note(leadership)
+            note(RECORD, leadership.token)
         await asyncio.sleep(0.02)
 
 

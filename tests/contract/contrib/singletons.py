@@ -13,7 +13,7 @@ from typing import Any
 
 from celery import Celery, signals
 
-import zklock
+from tests.contract.contrib.records import note
 from tests.contract.support import SOON
 from zklock.contrib.celery import current_grant, singleton
 
@@ -42,23 +42,16 @@ def ready(**_: Any) -> None:
 STUBBORN: dict[str, Any] = {"default_retry_delay": 0.1, "max_retries": None}
 
 
-def note(word: str, grant: zklock.Grant) -> None:
-    """Record what happens."""
-    descriptor = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{os.getpid()} {grant.session_id} {grant.token} {word}\n".encode())
-    os.close(descriptor)
-
-
 @app.task(name="short", bind=True, **STUBBORN)  # type: ignore[untyped-decorator]
 @singleton(lock=PATH, wait=0.1)
 def short(self: Any) -> str:
     """Begin and end, with others on the way."""
     grant = self.request.zklock
     assert current_grant() is grant
-    note("began", grant)
+    note(RECORD, grant.session_id, grant.token, "began")
     time.sleep(0.02)
     grant.check()
-    note("ended", grant)
+    note(RECORD, grant.session_id, grant.token, "ended")
     return str(grant.token)
 
 
@@ -67,10 +60,10 @@ def short(self: Any) -> str:
 def lasting(name: str) -> None:
     """Go on until a file tells to end, or an exception comes out of nowhere."""
     grant = current_grant()
-    note("began", grant)
+    note(RECORD, grant.session_id, grant.token, "began")
     try:
         until = time.monotonic() + SOON
         while not RECORD.with_suffix(".end").exists() and time.monotonic() < until:
             time.sleep(0.01)
     finally:
-        note("unwound", grant)
+        note(RECORD, grant.session_id, grant.token, "unwound")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,48 +15,37 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_PAUSED
 
 import zklock
-from tests.contract.support import ROOT, SOON, gone, queued, run
+from tests.contract.contrib.conftest import Start
+from tests.contract.contrib.records import terms
+from tests.contract.support import SOON, gone, queued, run
 from zklock.contrib.apscheduler import LeaderJobs
 from zklock.testing import wait_for
 
 EVER = {"trigger": "interval", "seconds": 0.02}
 
 
-def terms(record: Path) -> list[tuple[int, str]]:
-    """Return which process has run jobs, with which token, in order, each term once."""
-    lines = record.read_text().splitlines() if record.exists() else []
-    found = [(int(pid), token) for pid, token in map(str.split, lines)]
-    return [term for at, term in enumerate(found) if at == 0 or found[at - 1] != term]
-
-
 def test_another_process_runs_the_jobs_when_the_first_is_killed(
-    zklock_hosts: str, zklock_client: Any, zklock_path: str, tmp_path: Path
+    start_process: Start, zklock_hosts: str, zklock_client: Any, zklock_path: str, tmp_path: Path
 ) -> None:
     record = tmp_path / "record"
-    command = [sys.executable, "-m", "tests.contract.contrib.scheduled"]
-    command += [zklock_hosts, zklock_path, str(record)]
-    with contextlib.ExitStack() as started:
-        processes = {}
-        for _ in range(2):
-            process = started.enter_context(subprocess.Popen(command, cwd=ROOT))
-            started.callback(process.kill)
-            processes[process.pid] = process
-        queued(zklock_client, zklock_path, 2, 3 * SOON)
+    words = ["tests.contract.contrib.scheduled", zklock_hosts, zklock_path, str(record)]
+    processes = {process.pid: process for process in (start_process(*words) for _ in range(2))}
+    queued(zklock_client, zklock_path, 2, 3 * SOON)
 
-        def ran(count: int) -> list[tuple[int, str]]:
-            return wait_for(
-                lambda: found if len(found := terms(record)) >= count else None,
-                3 * SOON,
-                lambda: f"{count} terms, but {terms(record)}",
-            )
+    def ran(count: int) -> list[tuple[int, str]]:
+        return wait_for(
+            lambda: found if len(found := terms(record)) >= count else None,
+            3 * SOON,
+            lambda: f"{count} terms, but {terms(record)}",
+        )
 
-        first, _ = ran(1)[0]
-        processes.pop(first).kill()
-        ((second, last),) = processes.items()
-        assert ran(2)[1][0] == second
-        last.terminate()
-        assert last.wait(SOON) == 0
-        gone(zklock_client, zklock_path)
+    first, _ = ran(1)[0]
+    processes.pop(first).kill()
+    ((second, last),) = processes.items()
+    assert ran(2)[1][0] == second
+    last.terminate()
+    assert last.wait(SOON) == 0
+    gone(zklock_client, zklock_path)
     tokens = [token for _, token in terms(record)]
     assert tokens == sorted(set(tokens)), "no job runs in a term that is over"
 

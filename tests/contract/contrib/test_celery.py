@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +18,8 @@ from celery.beat import BeatLazyFunc
 from celery.exceptions import ImproperlyConfigured
 
 import zklock
-from tests.contract.support import ROOT, SOON, children, freeze, gone, queued
+from tests.contract.contrib.conftest import Start
+from tests.contract.support import SOON, children, freeze, gone, queued
 from zklock.contrib.celery import LeaderScheduler
 from zklock.testing import FaultProxy, wait_for
 from zklock.testing.ports import free_ports
@@ -32,35 +31,26 @@ class Beats:
     Each reaches ZooKeeper through a proxy of its own.
     """
 
-    def __init__(self, hosts: str, path: str, folder: Path) -> None:
+    def __init__(self, start: Start, hosts: str, path: str, folder: Path) -> None:
         self.hosts = hosts
         self.folder = folder / "sent"
         self.folder.mkdir()
-        self.log = folder / "log"
         self.environment = {"BEATS_PATH": path, "BEATS_FOLDER": str(self.folder)}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.proxies: dict[int, FaultProxy] = {}
+        self._start = start
 
     def start(self) -> None:
-        command = ["celery", "-A", "tests.contract.contrib.beats", "-q", "beat", "--pidfile="]
-        command += ["-S", "zklock.contrib.celery:LeaderScheduler", "-l", "WARNING"]
+        words = ["celery", "-A", "tests.contract.contrib.beats", "-q", "beat", "--pidfile="]
+        words += ["-S", "zklock.contrib.celery:LeaderScheduler", "-l", "WARNING"]
         proxy = FaultProxy(self.hosts)
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                cwd=ROOT,
-                env={**os.environ, **self.environment, "BEATS_HOSTS": proxy.hosts},
-                stdout=log,
-                stderr=log,
-            )
+        process = self._start(*words, **self.environment, BEATS_HOSTS=proxy.hosts)
         self.processes[process.pid] = process
         self.proxies[process.pid] = proxy
 
     def close(self) -> None:
-        for pid, process in self.processes.items():
-            process.kill()
-            process.wait()
-            self.proxies[pid].close()
+        for proxy in self.proxies.values():
+            proxy.close()
 
     def sent(self) -> list[tuple[int, str]]:
         """Return which process has sent which task, in order."""
@@ -79,14 +69,14 @@ class Beats:
             found = list(dict.fromkeys(sender for sender, _ in self.sent()))
             return found if len(found) >= count else None
 
-        return wait_for(
-            look, 3 * SOON, lambda: f"{count} senders: {self.sent()[-3:]}\n{self.log.read_text()}"
-        )
+        return wait_for(look, 3 * SOON, lambda: f"{count} senders: {self.sent()[-3:]}")
 
 
 @pytest.fixture
-def beats(zklock_hosts: str, zklock_path: str, tmp_path: Path) -> Iterator[Beats]:
-    made = Beats(zklock_hosts, zklock_path, tmp_path)
+def beats(
+    start_process: Start, zklock_hosts: str, zklock_path: str, tmp_path: Path
+) -> Iterator[Beats]:
+    made = Beats(start_process, zklock_hosts, zklock_path, tmp_path)
     yield made
     made.close()
 
@@ -132,7 +122,7 @@ OTHERS = pytest.mark.thorough(
     ],
 )
 def test_another_beat_sends_when_the_first_one_cannot(
-    fault: Fault, beats: Beats, zklock_client: Any, zklock_path: str
+    fault: Fault, beats: Beats, log: Path, zklock_client: Any, zklock_path: str
 ) -> None:
     for _ in range(2):
         beats.start()
@@ -165,7 +155,7 @@ def test_another_beat_sends_when_the_first_one_cannot(
     for process in alive:
         process.terminate()
     for process in alive:
-        assert process.wait(SOON) == 0, beats.log.read_text()
+        assert process.wait(SOON) == 0, log.read_text()
     assert len(alive) == 2 - (fault.mend is None)
     gone(zklock_client, f"{zklock_path}/beat")
 

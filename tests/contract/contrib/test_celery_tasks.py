@@ -20,6 +20,8 @@ from celery.exceptions import ImproperlyConfigured
 from celery.signals import worker_process_shutdown
 
 import zklock
+from tests.contract.contrib.conftest import Start
+from tests.contract.contrib.records import noted
 from tests.contract.fencing import databases
 from tests.contract.support import ROOT, SOON, gone, granted, queued
 from zklock.contrib.celery import current_grant, singleton
@@ -53,43 +55,33 @@ def redis_port() -> Iterator[int]:
 class Workers:
     """Processes of ``celery worker``, what they have noted, and a way to send them tasks."""
 
-    def __init__(self, hosts: str, path: str, redis: str, folder: Path) -> None:
+    def __init__(
+        self, start: Start, log: Path, hosts: str, path: str, redis: str, folder: Path
+    ) -> None:
         self.record = folder / "record"
-        self.log = folder / "log"
+        self.log = log
         self.environment = {
             "SINGLETONS_HOSTS": hosts,
             "SINGLETONS_PATH": path,
             "SINGLETONS_REDIS": redis,
             "SINGLETONS_RECORD": str(self.record),
             "SINGLETONS_TIMEOUT": "10",
+            "C_FORCE_ROOT": "1",
         }
         self.app = celery.Celery("sender", broker=redis, backend=redis, set_as_current=False)
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._start = start
 
     def start(self, pool: str, *options: str) -> None:
-        command = [sys.executable, "-m", "celery", "-A", "tests.contract.contrib.singletons"]
-        command += ["worker", "-P", pool, "-n", f"{len(self.processes)}@here", "-l", "WARNING"]
-        command += ["--without-gossip", "--without-mingle", "--without-heartbeat", *options]
-        with self.log.open("ab") as log:
-            self.processes.append(
-                subprocess.Popen(
-                    command,
-                    cwd=ROOT,
-                    env={**os.environ, **self.environment, "C_FORCE_ROOT": "1"},
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
+        words = ["celery", "-A", "tests.contract.contrib.singletons", "worker"]
+        words += ["-P", pool, "-n", f"{len(self.processes)}@here", "-l", "WARNING"]
+        words += ["--without-gossip", "--without-mingle", "--without-heartbeat", *options]
+        self.processes.append(self._start(*words, **self.environment))
         up = self.record.with_suffix(f".{self.processes[-1].pid}")
         self.wait(up.exists, "a worker is up")
 
     def noted(self) -> list[Noted]:
-        lines = self.record.read_text().splitlines() if self.record.exists() else []
-        return [
-            Noted(int(pid), session, token, word)
-            for pid, session, token, word in (line.split() for line in lines)
-        ]
+        return [Noted(*line) for line in noted(self.record)]  # type: ignore[call-arg]
 
     def wait(self, what: Callable[[], Any], message: str) -> Any:
         return wait_for(
@@ -117,10 +109,6 @@ class Workers:
             for process in self.processes:
                 assert process.wait(SOON) == 0, self.log.read_text()
         finally:
-            for process in self.processes:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
             # A result that is collected later would ask a Redis that is gone (Celery < 5.7).
             gc.collect()
             self.app.backend.result_consumer.stop()
@@ -132,14 +120,19 @@ class Workers:
 
 @pytest.fixture
 def workers(
-    redis_port: int, zklock_hosts: str, zklock_path: str, tmp_path: Path
+    start_process: Start,
+    log: Path,
+    redis_port: int,
+    zklock_hosts: str,
+    zklock_path: str,
+    tmp_path: Path,
 ) -> Iterator[Workers]:
     import redis
 
     address = f"redis://127.0.0.1:{redis_port}/0"
     with redis.Redis(port=redis_port) as client:
         client.flushall()
-    made = Workers(zklock_hosts, zklock_path, address, tmp_path)
+    made = Workers(start_process, log, zklock_hosts, zklock_path, address, tmp_path)
     yield made
     made.close()
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -19,7 +18,9 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import ROOT, SOON, gone, queued
+from tests.contract.contrib.conftest import Start
+from tests.contract.contrib.records import terms
+from tests.contract.support import SOON, gone, queued
 from zklock import aio
 from zklock.contrib import asgi, wsgi
 from zklock.testing import FaultProxy, wait_for
@@ -41,34 +42,20 @@ COMMANDS = {
 class Service:
     """A server with its worker processes."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], record: Path) -> None:
+    def __init__(self, start: Start, command: list[str], record: Path, **environment: str) -> None:
         (self.port,) = free_ports()
         self.record = record
-        self.log = record.with_suffix(".log")
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *(word.format(port=self.port) for word in command)],
-                cwd=ROOT,
-                env={**os.environ, **environment, "SERVED_RECORD": str(record)},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def terms(self) -> list[tuple[int, str]]:
-        """Return who has worked, with which token, in order, each term once."""
-        lines = self.record.read_text().splitlines() if self.record.exists() else []
-        found = [(int(pid), token) for pid, token in map(str.split, lines)]
-        return [term for at, term in enumerate(found) if at == 0 or found[at - 1] != term]
+        words = (word.format(port=self.port) for word in command)
+        self.process = start(*words, SERVED_RECORD=str(record), **environment)
 
     def new_term(self, count: int) -> int:
         """Wait for this many terms; return the process of the last one."""
-        terms = wait_for(
-            lambda: terms if len(terms := self.terms()) >= count else None,
+        found = wait_for(
+            lambda: found if len(found := terms(self.record)) >= count else None,
             3 * SOON,
-            lambda: f"{count} terms, but {self.terms()}\n{self.log.read_text()[-4000:]}",
+            lambda: f"{count} terms, but {terms(self.record)}",
         )
-        return terms[-1][0]
+        return found[-1][0]
 
     def get(self, path: str) -> tuple[int, dict[str, Any]]:
         try:
@@ -77,11 +64,6 @@ class Service:
         except urllib.error.HTTPError as refused:
             with refused:
                 return refused.code, json.load(refused)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @pytest.fixture(
@@ -94,24 +76,24 @@ class Service:
     ]
 )
 def serve(
-    request: pytest.FixtureRequest, zklock_path: str, tmp_path: Path
-) -> Iterator[Callable[[str], Service]]:
-    services = []
-
-    def start(hosts: str) -> Service:
-        environment = {"SERVED_HOSTS": hosts, "SERVED_PATH": zklock_path}
-        service = Service(COMMANDS[request.param], environment, tmp_path / "record")
-        services.append(service)
-        return service
-
-    yield start
-    for service in services:
-        service.close()
+    request: pytest.FixtureRequest, start_process: Start, zklock_path: str, tmp_path: Path
+) -> Callable[[str], Service]:
+    return lambda hosts: Service(
+        start_process,
+        COMMANDS[request.param],
+        tmp_path / "record",
+        SERVED_HOSTS=hosts,
+        SERVED_PATH=zklock_path,
+    )
 
 
 @pytest.mark.slow("servers of applications are started")
 def test_one_worker_works_and_another_one_when_it_is_killed(
-    serve: Callable[[str], Service], zklock_hosts: str, zklock_client: Any, zklock_path: str
+    serve: Callable[[str], Service],
+    log: Path,
+    zklock_hosts: str,
+    zklock_client: Any,
+    zklock_path: str,
 ) -> None:
     service = serve(zklock_hosts)
     first = service.new_term(1)
@@ -125,7 +107,7 @@ def test_one_worker_works_and_another_one_when_it_is_killed(
         assert status == 200
         return told if told["leader"] is not None else None
 
-    told = wait_for(leader_known, SOON, service.log.read_text)
+    told = wait_for(leader_known, SOON, log.read_text)
     assert f":{first}:" in told["leader"]
     assert told["leads"] == (told["identity"] == told["leader"])
     assert (told["token"] is not None) == told["leads"]
@@ -137,14 +119,13 @@ def test_one_worker_works_and_another_one_when_it_is_killed(
     service.process.terminate()
     assert service.process.wait(3 * SOON) is not None
     gone(zklock_client, zklock_path)  # given back, not expired: the sessions outlast this wait
-    terms = service.terms()
-    assert len({token for _, token in terms}) == len(terms), "nobody works in another's term"
-    assert [token for _, token in terms] == sorted(token for _, token in terms)
+    tokens = [token for _, token in terms(service.record)]
+    assert tokens == sorted(set(tokens)), "nobody works in another's term"
 
 
 @pytest.mark.slow("servers of applications are started")
 def test_a_service_is_up_before_zookeeper_is(
-    serve: Callable[[str], Service], zklock_hosts: str
+    serve: Callable[[str], Service], log: Path, zklock_hosts: str
 ) -> None:
     with FaultProxy(zklock_hosts) as proxy:
         proxy.cut()
@@ -156,11 +137,11 @@ def test_a_service_is_up_before_zookeeper_is(
             except OSError:
                 return False
 
-        wait_for(lambda: answers("/zklock/ready", 503), SOON, service.log.read_text)
+        wait_for(lambda: answers("/zklock/ready", 503), SOON, log.read_text)
         assert service.get("/zklock/live")[0] == 200
         proxy.restore()
         service.new_term(1)
-        wait_for(lambda: answers("/zklock/ready", 200), SOON, service.log.read_text)
+        wait_for(lambda: answers("/zklock/ready", 200), SOON, log.read_text)
         service.process.terminate()
         service.process.wait(3 * SOON)
 
