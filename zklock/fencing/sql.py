@@ -36,7 +36,7 @@ class SqlGuard(SqlMark):
     """Fences what a transaction changes in a SQL database.
 
     ``connect()`` returns a new DB-API 2.0 connection, a new SQLAlchemy ``Connection`` or
-    ``SqlSession``, or a context manager that yields one. ``create_table``, ``create``, ``claim``,
+    ``Session``, or a context manager that yields one. ``create_table``, ``create``, ``claim``,
     ``highest`` and ``run`` use it and close it. ``table`` is the table of the marks; make it with
     ``create_table``, or by a migration with the text of ``ddl``. ``dialect`` is ``sqlite``,
     ``postgresql``, or ``mysql``, which also stands for MariaDB. ``dialect`` and ``paramstyle``
@@ -46,7 +46,7 @@ class SqlGuard(SqlMark):
 
     - What was read before ``advance`` in the same transaction is not fenced. Read what the change
       depends on after it.
-    - What a ``SqlSession`` with several engines writes by another one than that of
+    - What a ``Session`` with several engines writes by another one than that of
       ``session.connection()`` is not fenced. Pass the connection that writes to ``advance``.
     - MyISAM and other tables without transactions are not protected.
     - What a failover to an asynchronous replica takes back, mark and data alike, is not protected.
@@ -75,7 +75,7 @@ class SqlGuard(SqlMark):
 
         Call it first in the transaction, then read and write, and commit. The row of the mark
         stays locked until then: a higher token waits, and a lower one is refused.
-        ``connection`` is a DB-API connection, a SQLAlchemy ``Connection`` or ``SqlSession``, or
+        ``connection`` is a DB-API connection, a SQLAlchemy ``Connection`` or ``Session``, or
         Django's ``connection``. The result may be used in ``with``: the end of the block checks
         that the transaction is still the same.
 

@@ -106,12 +106,11 @@ class SqlMark:
         self._connect = connect
         self._resource = resource_name(resource)
         self._table = statements.table_name(table)
+        self._dialect, self._paramstyle = dialect, paramstyle
         if dialect is not None:
             self.ddl(dialect)
         if paramstyle is not None:
             render("", {}, paramstyle)
-        self._dialect = dialect
-        self._paramstyle = paramstyle
 
     @staticmethod
     def ddl(dialect: Dialect, *, table: str = TABLE) -> str:
@@ -269,10 +268,8 @@ class SqlMark:
         if not rows:
             raise missing(self._resource, where)
         epoch, sequence, stamp = rows[0]
-        if (epoch, sequence) == (-1, -1):
-            return None, stamp
         try:
-            return FencingToken(epoch, sequence), stamp
+            return None if epoch == sequence == -1 else FencingToken(epoch, sequence), stamp
         except (TypeError, ValueError):
             raise unreadable(self._resource, where, (epoch, sequence)) from None
 

@@ -9,12 +9,11 @@ import re
 import secrets
 import sys
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from zklock.fencing._sql.errors import DIALECTS, Says, clear, doubtful, driver_of, says
-from zklock.fencing._sql.statements import BEGIN, DDL, MYSQL_FAIL, POSTGRESQL_FAIL, Dialect
+from zklock.fencing._sql.statements import BEGIN, DDL, FAIL, Dialect
 
 Result = TypeVar("Result")
 
@@ -25,10 +24,12 @@ _PARAMETER = re.compile(r":([a-z]+)")
 _STYLES = {"qmark": "?", "format": "%s", "named": r":\1", "pyformat": r"%(\1)s"}
 
 
-class SqlSession(ABC):
-    """A connection as the guard uses it, with the dialect of its database."""
+class SqlSession:
+    """A connection of DB-API 2.0 as the guard uses it, or a proxy that a pool has handed out."""
 
-    def __init__(self, connection: Any, dialect: Dialect | None) -> None:
+    def __init__(
+        self, connection: Any, target: Any, dialect: Dialect | None, paramstyle: str | None
+    ) -> None:
         if dialect is None:
             raise ValueError(
                 f"cannot tell the dialect of {type(connection).__module__}."
@@ -36,6 +37,8 @@ class SqlSession(ABC):
             )
         self.connection = connection
         self.dialect: Dialect = dialect
+        self._target = target
+        self._style = paramstyle or _known_style(target)
         self._begun = False
         self.discarded = False
         """Whether the connection was closed, because nobody knows what it would answer."""
@@ -59,21 +62,44 @@ class SqlSession(ABC):
         with contextlib.suppress(Exception):
             self._discard()
 
-    @abstractmethod
-    def _discard(self) -> None: ...
+    def _discard(self) -> None:
+        # A proxy's close() gives the connection back to its pool. That of MySQL Connector sends a
+        # statement then.
+        names = ("invalidate", "shutdown", "close")
+        getattr(self.connection, next(name for name in names if hasattr(self.connection, name)))()
 
-    @abstractmethod
     def run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         """Execute a statement; return its rows."""
+        cursor = self._cursor()
+        try:
+            if parameters:
+                cursor.execute(*render(statement, parameters, self._style))
+            else:
+                cursor.execute(statement)
+            if cursor.description is None:
+                return []
+            names = [column[0] for column in cursor.description]
+            return [
+                tuple(row[name] for name in names) if isinstance(row, Mapping) else tuple(row)
+                for row in cursor.fetchall()
+            ]
+        finally:
+            cursor.close()
 
-    @abstractmethod
     def refuse(self, error: Exception) -> None:
         """Make sure, if possible, that the open transaction can only be rolled back."""
+        with contextlib.suppress(Exception):
+            for statement in FAIL[self.dialect]:
+                self.run(statement)
 
     @property
-    @abstractmethod
     def _raw(self) -> Any:
         """The driver's own connection."""
+        return self._target
+
+    def _cursor(self) -> Any:
+        make = _CURSORS.get(driver_of(self._target))
+        return self._target.cursor() if make is None else make(self._target)
 
     def begin(self) -> None:
         """Begin a transaction on a connection that would commit every statement by itself."""
@@ -85,7 +111,7 @@ class SqlSession(ABC):
         """Whether the transaction is known to be over without asking the database."""
         return False
 
-    def flush(self) -> None:  # noqa: B027 - drivers send everything at once
+    def flush(self) -> None:
         """Send what is kept back until the commit."""
 
     def commit(self) -> None:
@@ -168,87 +194,8 @@ _CURSORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class DbApiSession(SqlSession):
-    """A DB-API 2.0 connection, or a proxy of one that a pool has handed out."""
-
-    def __init__(self, connection: Any, dialect: Dialect | None, paramstyle: str | None) -> None:
-        # SQLAlchemy's raw_connection() is such a proxy.
-        self._target = getattr(connection, "dbapi_connection", None) or connection
-        refuse_asynchronous(self._target)
-        self._driver = driver_of(self._target)
-        if self._driver == "sqlalchemy" or not hasattr(self._target, "cursor"):
-            raise TypeError(
-                "expected a DB-API connection, a SQLAlchemy Connection or Session, or Django's "
-                f"connection, not {type(connection).__module__}.{type(connection).__name__}"
-            )
-        if self._driver == "psycopg" and getattr(self._target.info, "pipeline_status", None):
-            raise ValueError(
-                "the connection is in pipeline mode, in which psycopg does not wait for answers: "
-                "call the guard outside of pipeline()"
-            )
-        super().__init__(connection, dialect or DIALECTS.get(self._driver))
-        self._style = paramstyle or self._known_style()
-
-    def run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
-        cursor = self._cursor()
-        try:
-            if parameters:
-                cursor.execute(*render(statement, parameters, self._style))
-            else:
-                cursor.execute(statement)
-            if cursor.description is None:
-                return []
-            names = [column[0] for column in cursor.description]
-            return [_as_tuple(row, names) for row in cursor.fetchall()]
-        finally:
-            cursor.close()
-
-    def _discard(self) -> None:
-        # A proxy's close() gives the connection back to its pool. That of MySQL Connector sends a
-        # statement then.
-        for name in ("invalidate", "shutdown"):
-            if hasattr(self.connection, name):
-                getattr(self.connection, name)()
-                return
-        self.connection.close()
-
-    def refuse(self, error: Exception) -> None:
-        with contextlib.suppress(Exception):
-            if self.dialect == "postgresql":
-                self.run(POSTGRESQL_FAIL)
-            elif self.dialect == "mysql":
-                for statement in MYSQL_FAIL:
-                    self.run(statement)
-            else:
-                self.run("ROLLBACK")
-
-    @property
-    def _raw(self) -> Any:
-        return self._target
-
-    def _cursor(self) -> Any:
-        make = _CURSORS.get(self._driver)
-        return self._target.cursor() if make is None else make(self._target)
-
-    def _known_style(self) -> str:
-        for cls in type(self._target).__mro__:
-            module = cls.__module__
-            while module:
-                style = getattr(sys.modules.get(module), "paramstyle", None)
-                if isinstance(style, str):
-                    return style
-                module = module.rpartition(".")[0]
-        raise ValueError(
-            f"cannot tell the parameter style of {type(self._target).__module__}: pass "
-            "paramstyle= (PEP 249)"
-        )
-
-
-class DjangoSession(DbApiSession):
-    """Django's ``connection``, with the paramstyle that Django uses for every database."""
-
-    def __init__(self, connection: Any, dialect: Dialect | None) -> None:
-        super().__init__(connection, dialect or DIALECTS.get(connection.vendor), "format")
+class DjangoSession(SqlSession):
+    """Django's ``connection``."""
 
     def refuse(self, error: Exception) -> None:
         if self.connection.in_atomic_block:
@@ -264,6 +211,20 @@ class DjangoSession(DbApiSession):
         return self.connection.cursor()
 
 
+def _known_style(connection: Any) -> str:
+    for cls in type(connection).__mro__:
+        module = cls.__module__
+        while module:
+            style = getattr(sys.modules.get(module), "paramstyle", None)
+            if isinstance(style, str):
+                return style
+            module = module.rpartition(".")[0]
+    raise ValueError(
+        f"cannot tell the parameter style of {type(connection).__module__}: pass "
+        "paramstyle= (PEP 249)"
+    )
+
+
 Check: TypeAlias = Callable[[], None]
 
 # A connection keeps its watch alive, as its listener. A strong reference here would keep both.
@@ -273,7 +234,7 @@ _watches: weakref.WeakKeyDictionary[Any, weakref.ref[CommitWatch]] = weakref.Wea
 class CommitWatch:
     """The guards' checks of the open transaction of one ``Connection``.
 
-    A ``SqlSession`` commits through its ``Connection``. So the watch sees the commits of both, and
+    A ``Session`` commits through its ``Connection``. So the watch sees the commits of both, and
     those of any framework. A check that raises prevents the commit.
     """
 
@@ -349,11 +310,7 @@ class CommitWatch:
 
 
 class AlchemySession(SqlSession):
-    """A ``Connection`` or a ``SqlSession`` of SQLAlchemy."""
-
-    def __init__(self, connection: Any, dialect: Dialect | None) -> None:
-        self._target = connection.connection() if hasattr(connection, "get_bind") else connection
-        super().__init__(connection, dialect or DIALECTS.get(self._target.dialect.name))
+    """A ``Connection`` or a ``Session`` of SQLAlchemy."""
 
     def run(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         import sqlalchemy  # noqa: PLC0415 - an extra
@@ -428,12 +385,30 @@ def open_session(connection: Any, dialect: Dialect | None, paramstyle: str | Non
     """Return the connection as the guard uses it; ``TypeError`` if the guard cannot use it."""
     refuse_asynchronous(connection)
     if hasattr(connection, "in_atomic_block"):
-        return DjangoSession(connection, dialect)
+        # Django uses this style for every database.
+        known = dialect or DIALECTS.get(connection.vendor)
+        return DjangoSession(connection, connection, known, "format")
     if driver_of(connection) == "sqlalchemy" and (
         hasattr(connection, "get_bind") or hasattr(connection, "exec_driver_sql")
     ):
-        return AlchemySession(connection, dialect)
-    return DbApiSession(connection, dialect, paramstyle)
+        target = connection.connection() if hasattr(connection, "get_bind") else connection
+        known = dialect or DIALECTS.get(target.dialect.name)
+        return AlchemySession(connection, target, known, "named")
+    # SQLAlchemy's raw_connection() is a proxy.
+    target = getattr(connection, "dbapi_connection", None) or connection
+    refuse_asynchronous(target)
+    driver = driver_of(target)
+    if driver == "sqlalchemy" or not hasattr(target, "cursor"):
+        raise TypeError(
+            "expected a DB-API connection, a SQLAlchemy Connection or Session, or Django's "
+            f"connection, not {type(connection).__module__}.{type(connection).__name__}"
+        )
+    if driver == "psycopg" and getattr(target.info, "pipeline_status", None):
+        raise ValueError(
+            "the connection is in pipeline mode, in which psycopg does not wait for answers: "
+            "call the guard outside of pipeline()"
+        )
+    return SqlSession(connection, target, dialect or DIALECTS.get(driver), paramstyle)
 
 
 def render(
@@ -450,9 +425,3 @@ def render(
     if style in {"named", "pyformat"}:
         return rewritten, parameters
     return rewritten, tuple(parameters[name] for name in _PARAMETER.findall(statement))
-
-
-def _as_tuple(row: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    if isinstance(row, Mapping):
-        return tuple(row[name] for name in names)
-    return tuple(cast("Sequence[Any]", row))

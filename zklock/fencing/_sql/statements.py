@@ -64,11 +64,13 @@ SQLITE_LOCK = "UPDATE {table} SET resource = resource WHERE resource = :resource
 
 BEGIN: dict[Dialect, str] = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "BEGIN", "mysql": "BEGIN"}
 
-# A transaction that has failed on PostgreSQL can only be rolled back.
-POSTGRESQL_FAIL = "SELECT CAST('zklock: refused by a guard, roll back' AS INTEGER)"
-
-# InnoDB has no such state. So the rest of the transaction becomes one that cannot write.
-MYSQL_FAIL = ("ROLLBACK", "START TRANSACTION READ ONLY")
+# What leaves only a rollback. A transaction that has failed on PostgreSQL can only be rolled back.
+# InnoDB has no such state: the rest of the transaction becomes one that cannot write.
+FAIL: dict[Dialect, tuple[str, ...]] = {
+    "sqlite": ("ROLLBACK",),
+    "postgresql": ("SELECT CAST('zklock: refused by a guard, roll back' AS INTEGER)",),
+    "mysql": ("ROLLBACK", "START TRANSACTION READ ONLY"),
+}
 
 
 def table_name(table: str) -> str:
