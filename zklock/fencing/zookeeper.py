@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 import uuid
@@ -29,10 +28,11 @@ from kazoo.exceptions import (
     ThrottledOpError,
 )
 
-from zklock._core.failures import translate
+from zklock._core.failures import NO_CHROOT, translate
 from zklock._core.loops import check_thread
 from zklock._ground.clock import clock
 from zklock._ground.numbers import check_number
+from zklock._recipes import steps
 from zklock._shell.client import check_process, check_type
 from zklock._shell.handler import closed_error
 from zklock.errors import (
@@ -43,7 +43,6 @@ from zklock.errors import (
     OutcomeUnknown,
     StaleToken,
 )
-from zklock.fencing._paths import make_path
 from zklock.fencing.guard import (
     NO_TOKEN,
     Fenced,
@@ -226,9 +225,8 @@ class ZooKeeperGuard:
                 _raise_failure(results)
             except (NoNodeError, NodeExistsError, NotEmptyError):
                 # Another call came in between, this server is behind, or there is no parent.
-                parent = self._path.rpartition("/")[0]
-                if parent:
-                    deadline.ask(functools.partial(self._make, parent))
+                if parent := self._path.rpartition("/")[0]:
+                    self._make(parent, deadline)
                 deadline.ask(lambda: [self._client.sync_async(self._path)])
             except KazooException as error:  # a used-up quota, or a parent that is ephemeral
                 raise _refusing(self._path, error) from error
@@ -253,8 +251,33 @@ class ZooKeeperGuard:
     def _deadline(self) -> Deadline:
         return Deadline(self._client, self._timeout, self._path)
 
-    def _make(self, path: str) -> list[IAsyncResult]:
-        return [make_path(self._client, path, self._acl)]
+    def _make(self, path: str, deadline: Deadline) -> None:
+        """Make a node, and its ancestors where missing: see ``steps.makes``."""
+        while True:
+            asked = [
+                self._client.create_async(make.path, acl=self._acl) for make in steps.makes(path)
+            ]
+            looked = self._client.exists_async(path)
+            refused: AccessDenied | None = None
+            try:
+                for made in asked:
+                    try:
+                        deadline.wait(made)
+                    except AccessDenied as error:
+                        refused = refused or error
+                    except NodeExistsError:
+                        pass
+                    except NoNodeError as error:
+                        if made is asked[0]:
+                            told = translate(error, path, hint=NO_CHROOT).error
+                            raise refusing(path, told) from error
+                if deadline.wait(looked) is not None:
+                    return
+            except NoAnswer as error:
+                deadline.repeat(error)
+            else:
+                if refused is not None:
+                    raise refused
 
     @property
     def _made(self) -> str:

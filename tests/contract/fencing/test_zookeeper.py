@@ -313,14 +313,34 @@ def test_many_make_the_mark_at_once(client: KazooClient, path: str) -> None:
         guard.claim(A)
 
 
-def test_a_mark_below_what_may_not_be_read() -> None:
+@pytest.mark.parametrize("there", ["", "/a", "/a/b"])
+@pytest.mark.parametrize("read", [False, True], ids=["hidden", "shown"])
+def test_a_mark_below_what_may_not_be_read(there: str, read: bool) -> None:
     """As servers since 3.8.4 and 3.9.2, this one refuses to say whether such a node is there."""
     with embedded() as server, zklock.connect(server.hosts) as client:
-        client.create("/closed", acl=[make_acl("world", "anyone", create=True)])
-        guard = ZooKeeperGuard(client, "/closed/fences/mark")
+        client.ensure_path(f"/closed{there}")
+        client.set_acls("/closed", [make_acl("world", "anyone", create=not there, read=read)])
+        guard = ZooKeeperGuard(client, "/closed/a/b/mark")
         guard.create()
         guard.claim(A)
         assert guard.highest() == A
+        if there:
+            with pytest.raises(AccessDenied):
+                ZooKeeperGuard(client, "/closed/new/mark").create()
+
+
+@pytest.mark.filterwarnings("ignore:the chroot")
+def test_a_mark_below_a_chroot_that_is_missing() -> None:
+    with embedded() as server:
+        with zklock.connect(f"{server.hosts}/made") as client:
+            guard = ZooKeeperGuard(client, "/a/mark")
+            guard.create()
+            assert guard.highest() is None
+        with (
+            zklock.connect(f"{server.hosts}/not/made") as client,
+            pytest.raises(GuardUnusable, match="chroot in the client's address does not exist"),
+        ):
+            ZooKeeperGuard(client, "/a/mark").create()
 
 
 def test_a_transaction_is_committed_once(client: KazooClient, guard: ZooKeeperGuard) -> None:
