@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType, SimpleNamespace
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import celery
@@ -17,50 +16,28 @@ from kazoo.protocol.states import KeeperState
 
 from tests.at_once import at_once
 from tests.unit.bytecodes import nothing_collected
+from tests.unit.fencing.strikes import interrupted
 from zklock.contrib._clients import client_for, end_all
 from zklock.contrib.apscheduler import LeaderJobs
 from zklock.contrib.celery import LeaderScheduler
 
 SOON = 60.0
-ROUNDS = 400
 NOWHERE = "127.0.0.1:1"
 
 
-class Struck(BaseException):
-    """What the signal handler raises."""
+def strike(call: Callable[[], object]) -> None:
+    """Interrupt a call, which is repeated, at many moments."""
+    # logging takes a lock when it looks up a level for the first time. A strike just then would
+    # leave it taken, and later tests would hang.
+    for level in (logging.INFO, logging.WARNING):
+        logging.getLogger("zklock").isEnabledFor(level)
 
-
-@pytest.fixture
-def strike() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Interrupts a call, which is repeated, at many moments."""
-    struck: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        struck.append(number)
-        raise Struck
-
-    # A function of its own: on Python 3.13, a strike at the end of a loop is not one in its try.
-    def until(count: int, call: Callable[[], object]) -> None:
-        while len(struck) < count:
+    def again() -> None:
+        while True:
             call()
 
-    def interrupt(call: Callable[[], object]) -> None:
-        # logging takes a lock when it looks up a level for the first time. A strike just then would
-        # leave it taken, and later tests would hang.
-        for level in (logging.INFO, logging.WARNING):
-            logging.getLogger("zklock").isEnabledFor(level)
-        with nothing_collected():
-            for number in range(ROUNDS):
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.00003 + number % 50 * 1e-6)
-                    until(len(struck) + 1, call)
-                except Struck:
-                    pass
-
-    before = signal.signal(signal.SIGALRM, handle)
-    yield interrupt
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    with nothing_collected():
+        interrupted(again, lambda: None, 0.000_002)
     assert ends(lambda: logging.getLogger("new").isEnabledFor(logging.INFO)), "logging is locked"
 
 
@@ -86,7 +63,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 """Python swallows what a handler raises in the callback of a weak reference."""
 
 
-def test_the_clients_of_a_process(strike: Any) -> None:
+def test_the_clients_of_a_process() -> None:
     client = Client()
     make: Any = lambda: client  # noqa: E731
     strike(lambda: client_for("key", make))
@@ -135,7 +112,7 @@ def over() -> Any:
     return SimpleNamespace(should_stop=stop, held=True)
 
 
-def test_ticks_of_beat(strike: Any) -> None:
+def test_ticks_of_beat() -> None:
     app = celery.Celery("struck", set_as_current=False)
     app.conf.update(zklock_hosts=NOWHERE)
     scheduler = LeaderScheduler(app, lazy=True)
@@ -143,7 +120,7 @@ def test_ticks_of_beat(strike: Any) -> None:
     assert ends(lambda: scheduler._lead(over()))
 
 
-def test_jobs_of_apscheduler(strike: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_of_apscheduler(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR", "zklock")
     jobs = LeaderJobs(BackgroundScheduler(timezone="UTC"), NOWHERE, "/jobs")
     strike(jobs.only(lambda: None))
