@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import itertools
 import multiprocessing
 import os
@@ -11,9 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,6 +28,8 @@ from zklock.fencing import FileGuard
 from zklock.token import FencingToken
 
 A, B, C = (FencingToken(7, number) for number in (33, 34, 35))
+
+SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture
@@ -110,36 +112,29 @@ def test_a_replaced_mark_is_looked_at_again(
         guard.write(b"late", A)
 
 
-FORKING = textwrap.dedent(
-    """
-    import os, signal, sys, threading
-    from zklock.fencing import FileGuard
-    from zklock.token import FencingToken
+def fork_in_a_write(path: Path, step: int, told: Connection, go_on: Connection) -> None:
+    """Fork on another thread when the write syncs for the time of this number, and be killed."""
+    real = os.fsync
 
-    guard = FileGuard(sys.argv[1])
-    real, step = os.fsync, int(sys.argv[2])
+    def fork() -> None:
+        if os.fork() == 0:
+            told.send("forked")
+            go_on.recv()
+            os._exit(0)
 
-    def fork_and_be_killed(descriptor):
-        global step
+    def fork_and_be_killed(descriptor: int) -> None:
+        nonlocal step
         step -= 1
         if step:
-            return real(descriptor)
+            real(descriptor)
+            return
         forker = threading.Thread(target=fork)
         forker.start()
         forker.join()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def fork():
-        if os.fork() == 0:
-            os.write(1, b".")
-            os.read(0, 1)
-            os._exit(0)
-        os.read(int(sys.argv[3]), 1)
-
-    os.fsync = fork_and_be_killed
-    guard.write(b"late", FencingToken(7, 33))
-    """
-)
+    os.fsync = fork_and_be_killed  # type: ignore[assignment]
+    FileGuard(path).write(b"late", A)
 
 
 @pytest.mark.hazard("H50")
@@ -148,23 +143,16 @@ def test_a_child_forked_in_a_write_does_not_keep_the_lock(
     guard: FileGuard, path: Path, step: int
 ) -> None:
     """The writer forks in the middle of its write and is killed; its child lives on."""
-    go_on, tell = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", FORKING, str(path), str(step), str(go_on)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=[go_on],
-    ) as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        assert writer.stdout.read(1) == b"."
-        os.write(tell, b".")
-        assert writer.wait(30) == -signal.SIGKILL
-        FileGuard(path, timeout=1).write(b"b", B)
-        assert path.read_bytes() == b"b"
-        writer.stdin.write(b".")
-    os.close(go_on)
-    os.close(tell)
+    (telling, told), (go_on, going) = SPAWN.Pipe(), SPAWN.Pipe()
+    writer = SPAWN.Process(target=fork_in_a_write, args=(path, step, told, going))
+    writer.start()
+    assert telling.poll(30)
+    assert telling.recv() == "forked"
+    writer.join()  # its sentinel is open in its child
+    assert writer.exitcode == -signal.SIGKILL
+    FileGuard(path, timeout=1).write(b"b", B)
+    assert path.read_bytes() == b"b"
+    go_on.send("end")
 
 
 @pytest.mark.hazard("H50")
@@ -348,9 +336,8 @@ def test_an_exception_at_any_bytecode_leaves_the_guard_usable(quick_path: Path, 
             Path(f"{quick_path}.fence").unlink()
             guard.create()
 
-    context = multiprocessing.get_context("spawn")
-    orders, theirs = context.Pipe()
-    process = context.Process(target=_write_when_told, args=(quick_path, theirs), daemon=True)
+    orders, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=_write_when_told, args=(quick_path, theirs), daemon=True)
     process.start()
     theirs.close()  # the end of the process is the end of the connection
     # On a busy machine an interpreter needs a minute for its start.
@@ -439,79 +426,72 @@ def test_a_full_file_system_leaves_nothing(tmp_path: Path) -> None:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-CALLS = ("open", "write", "fsync", "rename", "replace", "fchmod", "pread", "link", "close")
+CALLS = [
+    *((os, name) for name in ("open", "write", "fsync", "rename", "replace", "fchmod", "pread")),
+    *((os, name) for name in ("link", "close")),
+    (fcntl, "flock"),
+    (io, "FileIO"),
+]
 
-KILLED = textwrap.dedent(
-    """
-    import fcntl, io, os, signal, sys, traceback
-    from zklock.fencing import FileGuard
-    from zklock.token import FencingToken
 
-    def play(path, what, moment, step):
-        count = 0
+def killed(path: Path, what: str, moment: str, step: int) -> None:
+    """Write or create, and be killed before or after the system call of this number."""
+    count = 0
 
-        def killing(call):
-            def wrapped(*args, **kwargs):
-                nonlocal count
-                count += 1
-                if count == int(step) and moment == "before":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                result = call(*args, **kwargs)
-                if count == int(step) and moment == "after":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return result
-            return wrapped
+    def killing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == step and moment == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = call(*args, **kwargs)
+            if count == step and moment == "after":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
 
-        guard = FileGuard(path)
-        for name in sys.argv[2:]:
-            setattr(os, name, killing(getattr(os, name)))
-        real_write = os.write
-        # Content goes out in three parts, as a large one would.
-        os.write = lambda fd, data: real_write(fd, bytes(data)[: max(1, (len(data) + 2) // 3)])
-        fcntl.flock = killing(fcntl.flock)
-        io.FileIO = killing(io.FileIO)
-        if what == "create":
-            guard.create()
-        else:
-            guard.write(b"new content", FencingToken(7, 34))
+        return wrapped
 
-    for line in sys.stdin:
+    guard = FileGuard(path)
+    for module, name in CALLS:
+        setattr(module, name, killing(getattr(module, name)))
+    write: Any = os.write
+    # Content goes out in three parts, as a large one would.
+    os.write = lambda file, data: write(file, data[: max(1, (len(data) + 2) // 3)])  # type: ignore[arg-type, index]
+    if what == "create":
+        guard.create()
+    else:
+        guard.write(b"new content", B)
+
+
+def kill_when_told(path: Path, orders: Connection) -> None:
+    while True:
+        what, moment, step = orders.recv()
         child = os.fork()
         if child == 0:
             try:
-                play(sys.argv[1], *line.split())
-            except BaseException:
-                traceback.print_exc()
+                killed(path, what, moment, step)
+                os._exit(0)
+            finally:
                 os._exit(1)
-            os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-    """
-)
+        orders.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def killed_at_every_step(path: Path, what: str) -> Iterator[tuple[str, bool]]:
-    """Kill the call before and after its first, second, … system call, until it gets through."""
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(path), *CALLS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for moment in ("before", "after"):
-            step = 0
-            while True:
-                step += 1
-                process.stdin.write(f"{what} {moment} {step}\n")
-                process.stdin.flush()
-                outcome = process.stdout.readline().strip()
-                if outcome == "0":
-                    yield f"{moment} {step}", True
-                    break
-                assert outcome == f"{-signal.SIGKILL}"
-                yield f"{moment} {step}", False
-            assert step > 8, "the calls are not patched any more"
+def killed_at_every_step(path: Path, what: str) -> Iterator[bool]:
+    """Kill the call before and after its first, second, … system call; yield whether it ended."""
+    orders, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=kill_when_told, args=(path, theirs), daemon=True)
+    process.start()
+    for moment in ("before", "after"):
+        for step in itertools.count(1):
+            orders.send((what, moment, step))
+            ended = orders.recv()
+            assert ended in (0, -signal.SIGKILL)
+            yield ended == 0
+            if ended == 0:
+                break
+        assert step > 8, "the calls are not patched any more"
+    process.kill()
+    process.join()
 
 
 def test_a_write_killed_at_every_step(path: Path) -> None:
@@ -526,7 +506,7 @@ def test_a_write_killed_at_every_step(path: Path) -> None:
         guard.write(b"old content", A)
 
     prepare()
-    for _, through in killed_at_every_step(path, "write"):
+    for through in killed_at_every_step(path, "write"):
         steps += 1
         guard = FileGuard(path, timeout=0.5)
         content, mark = path.read_bytes(), guard.highest()
@@ -550,7 +530,7 @@ def test_a_write_killed_at_every_step(path: Path) -> None:
 
 
 def test_create_killed_at_every_step(path: Path) -> None:
-    for _, through in killed_at_every_step(path, "create"):
+    for through in killed_at_every_step(path, "create"):
         guard = FileGuard(path)
         if through:
             assert guard.highest() is None
