@@ -608,15 +608,7 @@ class _Stoppable:
         return str(where)
 
     def _answer(self) -> tuple[str, Any]:
-        try:
-            if not self._orders.poll(_PATIENCE):
-                raise Violation(f"a writer that was stopped was not done after {_PATIENCE} s")
-            kind, what = self._orders.recv()
-        except EOFError:
-            raise Violation("a writer that was stopped has died") from None
-        if kind == "failed":
-            raise Violation(f"a writer that was stopped failed: {what}")
-        return kind, what
+        return _told(self._orders, "a writer that was stopped")
 
 
 def _obey(subject: Subject, orders: Connection) -> None:
@@ -687,7 +679,7 @@ def _together(
         if subject.shared:
             sender.close()
     try:
-        return [_received(receiver) for _, receiver in running]
+        return [_told(receiver)[1] for _, receiver in running]
     finally:
         for one, receiver in running:
             _end(one)
@@ -714,21 +706,22 @@ def _end(one: Any) -> None:
 def _report(sender: Connection, function: Callable[..., _History], *arguments: Any) -> None:
     with closing(sender):
         try:
-            sender.send(function(*arguments))
+            sender.send(("done", function(*arguments)))
         except BaseException as error:  # told to the caller
-            sender.send(f"{type(error).__name__}: {error}")
+            sender.send(("failed", f"{type(error).__name__}: {error}"))
 
 
-def _received(receiver: Connection) -> _History:
+def _told(receiver: Connection, who: str = "a writer") -> tuple[str, Any]:
+    """Return the kind of what a writer tells, and what; ``Violation`` if it has failed."""
     try:
         if not receiver.poll(_PATIENCE):
-            raise Violation(f"a writer was not done after {_PATIENCE} s")
-        result = receiver.recv()
+            raise Violation(f"{who} was not done after {_PATIENCE} s")
+        kind, what = receiver.recv()
     except EOFError:
-        raise Violation("a writer has died") from None
-    if not isinstance(result, list):
-        raise Violation(f"a writer failed: {result}")
-    return result
+        raise Violation(f"{who} has died") from None
+    if kind == "failed":
+        raise Violation(f"{who} failed: {what}")
+    return kind, what
 
 
 def _flag(subject: Subject) -> Any:
