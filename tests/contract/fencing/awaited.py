@@ -1,4 +1,4 @@
-"""What the tests of the asyncio guards share."""
+"""What the tests of the guards share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import pytest
+
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Store
 
 PATIENCE = 60.0
 
 S = TypeVar("S", bound=Store)
+
+
+def on(*kinds: Any) -> pytest.MarkDecorator:
+    """Mark a test that runs on stores of these kinds."""
+    return pytest.mark.parametrize("store", kinds, indirect=True)
 
 
 def fresh(stores: Stores, kind: str, what: type[S]) -> S:

@@ -18,6 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
+from kazoo.client import KazooClient
+
+import zklock
 from zklock.errors import StaleToken
 from zklock.fencing import (
     Fenced,
@@ -76,14 +79,15 @@ class Sql(Store):
         if self.driver == "pymysql":
             import pymysql
 
-            mysql = pymysql.connect(
-                host="127.0.0.1", port=int(self.where), user="root", database="zklock"
+            level = self.isolation.replace("_", " ")
+            setting = f"SET SESSION TRANSACTION ISOLATION LEVEL {level}" if level else None
+            return pymysql.connect(
+                host="127.0.0.1",
+                port=int(self.where),
+                user="root",
+                database="zklock",
+                init_command=setting,
             )
-            if self.isolation:
-                with mysql.cursor() as cursor:
-                    level = self.isolation.replace("_", " ")
-                    cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
-            return mysql
         return _engine(self.where).connect()
 
     def fresh(self) -> Sql:
@@ -143,6 +147,13 @@ class Sql(Store):
         # The types of servers leave only this; SQLite stores texts in any column.
         wrong = "epoch = 'ffff'" if self.dialect == "sqlite" else "sequence = -1"
         self.execute(f"UPDATE zklock_fence SET {wrong} WHERE resource = :r", r=self.resource)
+
+
+IMPATIENT = {
+    "mysql": "SET SESSION innodb_lock_wait_timeout = 1",
+    "postgresql": "SET SESSION lock_timeout = 100",
+}
+"""Statements that end a wait for a lock soon."""
 
 
 def guard_of(store: Sql) -> SqlGuard:
@@ -381,16 +392,9 @@ class AsyncRedisHandle(RedisHandle):
 class ZooKeeperStore(Store):
     hosts: str = ""
 
-    def client(self) -> Any:
-        from kazoo.client import KazooClient
-
-        client = KazooClient(self.hosts, timeout=10)
-        client.start(30)
-        return client
-
     def fresh(self) -> ZooKeeperStore:
         made = replace(self, resource=f"/fences/{unused()}/mark")
-        with made.connected() as client:
+        with zklock.connect(self.hosts) as client:
             ZooKeeperGuard(client, made.resource).create()
             client.create(made.data, b"")
         return made
@@ -402,21 +406,12 @@ class ZooKeeperStore(Store):
     def data(self) -> str:
         return self.resource.replace("/mark", "/data")
 
-    @contextlib.contextmanager
-    def connected(self) -> Any:
-        client = self.client()
-        try:
-            yield client
-        finally:
-            client.stop()
-            client.close()
-
     def remove_mark(self) -> None:
-        with self.connected() as client:
+        with zklock.connect(self.hosts) as client:
             client.delete(self.resource)
 
     def spoil_mark(self) -> None:
-        with self.connected() as client:
+        with zklock.connect(self.hosts) as client:
             client.set(self.resource, b"")
 
 
@@ -425,7 +420,8 @@ class ZooKeeperHandle(Handle):
     store: ZooKeeperStore
 
     def __post_init__(self) -> None:
-        self.client = self.store.client()
+        self.client = KazooClient(self.store.hosts, timeout=10)
+        self.client.start(30)
         self.node_guard = ZooKeeperGuard(self.client, self.store.resource, timeout=30)
         self.guard: Guard = self.node_guard
 
@@ -440,6 +436,11 @@ class ZooKeeperHandle(Handle):
     def close(self) -> None:
         self.client.stop()
         self.client.close()
+
+
+class Unconnected(Handle):
+    def close(self) -> None:
+        pass
 
 
 # Files
@@ -472,7 +473,7 @@ class Files(Store):
 
 
 @dataclass
-class FileHandle(Handle):
+class FileHandle(Unconnected):
     store: Files
 
     def __post_init__(self) -> None:
@@ -487,9 +488,6 @@ class FileHandle(Handle):
             return self.store.path.read_bytes()
         except FileNotFoundError:
             return None
-
-    def close(self) -> None:
-        pass
 
 
 # Memory
@@ -511,7 +509,7 @@ class Memory(Store):
 
 
 @dataclass
-class MemoryHandle(Handle):
+class MemoryHandle(Unconnected):
     store: Memory
 
     def __post_init__(self) -> None:
@@ -524,9 +522,6 @@ class MemoryHandle(Handle):
 
     def read(self) -> bytes | None:
         return self.store.values.get(self.store.resource)
-
-    def close(self) -> None:
-        pass
 
 
 # A service behind the middleware
@@ -546,7 +541,7 @@ class Service(Store):
 
 
 @dataclass
-class ServiceHandle(Handle):
+class ServiceHandle(Unconnected):
     """A client of the service; it is its own ``guard``."""
 
     store: Service
@@ -574,9 +569,6 @@ class ServiceHandle(Handle):
 
     def read(self) -> bytes | None:
         return self._send("GET", None, b"", "data") or None
-
-    def close(self) -> None:
-        pass
 
     def _send(self, method: str, token: FencingToken | None, data: bytes, what: str = "") -> bytes:
         request = urllib.request.Request(

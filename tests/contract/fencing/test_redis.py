@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.fencing.awaited import fresh, played
+from tests.contract.fencing.awaited import fresh, on, played
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncRedisStore, RedisStore
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open, strikes
@@ -23,11 +23,6 @@ from zklock.fencing import RedisGuard, aio
 from zklock.token import FencingToken
 
 A, B = FencingToken(7, 33), FencingToken(7, 34)
-
-
-def on(*kinds: str) -> pytest.MarkDecorator:
-    """Mark a test that runs on stores of these kinds."""
-    return pytest.mark.parametrize("store", kinds, indirect=True)
 
 
 @pytest.fixture(params=["redis", "redis-cluster"])

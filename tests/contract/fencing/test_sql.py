@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.fencing.awaited import fresh
+from tests.contract.fencing.awaited import fresh, on
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql, guard_of, read, write
 from tests.modes import repeated
@@ -22,7 +22,8 @@ from zklock.token import FencingToken
 A, B = FencingToken(7, 33), FencingToken(7, 34)
 
 SERVERS = ("postgresql", "mariadb")
-ALL = ("sqlite", "sqlite-sqlalchemy", *SERVERS, "postgresql-sqlalchemy", "mariadb-sqlalchemy")
+ON_SERVERS = (*SERVERS, "postgresql-sqlalchemy", "mariadb-sqlalchemy")
+ALL = ("sqlite", "sqlite-sqlalchemy", *ON_SERVERS)
 
 
 LEVELS = pytest.mark.thorough(
@@ -35,7 +36,7 @@ def store(request: pytest.FixtureRequest, stores: Stores) -> Sql:
     return fresh(stores, request.param, Sql)
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgresql", "mariadb"], indirect=True)
+@on("sqlite", "postgresql", "mariadb")
 def test_a_transaction_begun_by_hand_is_accepted(store: Sql) -> None:
     with contextlib.closing(store.connect()) as connection:
         if store.driver == "sqlite3":
@@ -72,11 +73,7 @@ def test_the_ddl_is_what_the_server_takes_and_it_refuses_what_is_no_token(store:
     store.execute("DROP TABLE other_fence")
 
 
-@pytest.mark.parametrize(
-    "store",
-    ["sqlite", "postgresql", "postgresql-repeatable-read", "mariadb"],
-    indirect=True,
-)
+@on("sqlite", "postgresql", "postgresql-repeatable-read", "mariadb")
 def test_table_and_marks_may_be_made_by_many_at_once(store: Sql) -> None:
     threads = 8
 
@@ -107,7 +104,7 @@ def test_names_are_compared_exactly(store: Sql) -> None:
         assert SqlGuard(store.connect, name).highest() == FencingToken(1, sequence)
 
 
-@pytest.mark.parametrize("store", [kind for kind in ALL if "sqlite" not in kind], indirect=True)
+@on(*ON_SERVERS)
 def test_a_higher_token_waits_for_the_transaction_under_way(store: Sql) -> None:
     guard = guard_of(store)
     with contextlib.closing(store.connect()) as connection, ThreadPoolExecutor() as pool:
@@ -122,7 +119,7 @@ def test_a_higher_token_waits_for_the_transaction_under_way(store: Sql) -> None:
     assert read(store) == b"a"
 
 
-@pytest.mark.parametrize("store", [kind for kind in ALL if "sqlite" not in kind], indirect=True)
+@on(*ON_SERVERS)
 def test_a_deadlock_is_tried_again(store: Sql) -> None:
     """Two transactions that lock two marks in opposite order: one is ended, and repeated."""
     other = store.fresh()
@@ -155,18 +152,14 @@ def _increments(store: Sql, token: FencingToken, times: int) -> None:
         guard_of(store).run(token, change, attempts=1000)
 
 
-@pytest.mark.parametrize(
-    "store",
-    [
-        "sqlite",
-        "postgresql",
-        pytest.param("postgresql-repeatable-read", marks=LEVELS),
-        pytest.param("postgresql-serializable", marks=LEVELS),
-        "mariadb",
-        pytest.param("mariadb-read-committed", marks=LEVELS),
-        pytest.param("mariadb-serializable", marks=LEVELS),
-    ],
-    indirect=True,
+@on(
+    "sqlite",
+    "postgresql",
+    pytest.param("postgresql-repeatable-read", marks=LEVELS),
+    pytest.param("postgresql-serializable", marks=LEVELS),
+    "mariadb",
+    pytest.param("mariadb-read-committed", marks=LEVELS),
+    pytest.param("mariadb-serializable", marks=LEVELS),
 )
 def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None:
     """Two processes of the same holder: what is read after ``advance`` may be built upon."""
@@ -180,7 +173,7 @@ def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None
     assert read(store) == b"50"
 
 
-@pytest.mark.parametrize("store", ["postgresql-sqlalchemy"], indirect=True)
+@on("postgresql-sqlalchemy")
 def test_an_asynchronous_connection_of_sqlalchemy(store: Sql) -> None:
     from sqlalchemy.ext.asyncio import create_async_engine
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import Sql, guard_of, read
+from tests.contract.fencing.guards_under_test import IMPATIENT, Sql, guard_of, read
 from tests.contract.fencing.interrupts import Moments, leaves_open, strikes
 from tests.unit.bytecodes import nothing_collected
 from zklock.errors import GuardUnusable, StaleToken, TransactionEnded
@@ -129,6 +129,10 @@ def alchemy(
         engine.dispose()
 
 
+def engine_of(kind: str, *connect: Any, **options: Any) -> tuple[str, Callable[[Servers], Any]]:
+    return kind, lambda to: alchemy(to.store(kind).where, *connect, **options)
+
+
 def alchemy_psycopg2(servers: Servers) -> Any:
     driver("psycopg2")
     return alchemy(f"postgresql+psycopg2://zklock@127.0.0.1:{servers.port('postgresql')}/postgres")
@@ -219,26 +223,10 @@ CONNECTIONS: dict[str, tuple[str, Callable[[Servers], Any]]] = {
         ),
     ),
     "sqlalchemy_psycopg2": ("postgresql", alchemy_psycopg2),
-    "sqlalchemy_streaming": (
-        "postgresql",
-        lambda to: alchemy(
-            to.store("postgresql-sqlalchemy").where, execution_options={"yield_per": 10}
-        ),
-    ),
-    "sqlalchemy_raw": (
-        "postgresql",
-        lambda to: alchemy(
-            to.store("postgresql-sqlalchemy").where, lambda engine: engine.raw_connection()
-        ),
-    ),
-    "sqlalchemy_session_subclass": (
-        "sqlite-sqlalchemy",
-        lambda to: alchemy(to.store("sqlite-sqlalchemy").where, orm_session),
-    ),
-    "sqlalchemy_scoped_session": (
-        "sqlite-sqlalchemy",
-        lambda to: alchemy(to.store("sqlite-sqlalchemy").where, scoped_session),
-    ),
+    "sqlalchemy_streaming": engine_of("postgresql-sqlalchemy", execution_options={"yield_per": 10}),
+    "sqlalchemy_raw": engine_of("postgresql-sqlalchemy", lambda engine: engine.raw_connection()),
+    "sqlalchemy_session_subclass": engine_of("sqlite-sqlalchemy", orm_session),
+    "sqlalchemy_scoped_session": engine_of("sqlite-sqlalchemy", scoped_session),
     "pool": ("mariadb-sqlalchemy", lambda to: to.engine.connect()),
     "django_sqlite": ("sqlite", lambda to: django("sqlite", to)),
     "django_postgresql": ("postgresql", lambda to: django("postgresql", to)),
@@ -399,10 +387,6 @@ def test_a_deadlock_is_recognised(kind: str, stores: Stores) -> None:
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_a_lock_timeout_is_tried_again(kind: str, stores: Stores) -> None:
     store = Servers(stores).store(kind).fresh()
-    setting = {
-        "mysql": "SET SESSION innodb_lock_wait_timeout = 1",
-        "postgresql": "SET SESSION lock_timeout = 100",
-    }[store.dialect]
     attempts = 0
     with contextlib.closing(store.connect()) as other:
         guard_of(store).advance(other, A)
@@ -413,7 +397,7 @@ def test_a_lock_timeout_is_tried_again(kind: str, stores: Stores) -> None:
             if attempts == 2:
                 other.commit()
             connection = store.connect()
-            store.execute(setting, connection)
+            store.execute(IMPATIENT[store.dialect], connection)
             connection.commit()
             return connection
 

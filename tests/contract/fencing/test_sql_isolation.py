@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import Sql, guard_of, read, write
+from tests.contract.fencing.guards_under_test import IMPATIENT, Sql, guard_of, read, write
 from zklock.errors import SnapshotTooOld
 from zklock.fencing import SqlGuard, is_retryable
 from zklock.token import FencingToken
@@ -97,7 +97,7 @@ def test_a_serializable_reader_keeps_writers_out(level: str, stores: Stores) -> 
 
     def impatient() -> Any:
         connection = store.connect()
-        store.execute("SET SESSION innodb_lock_wait_timeout = 1", connection)
+        store.execute(IMPATIENT[store.dialect], connection)
         return connection
 
     with contextlib.closing(store.connect()) as connection:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.fencing.awaited import fresh
+from tests.contract.fencing.awaited import fresh, on
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import Sql, guard_of, read, write
+from tests.contract.fencing.guards_under_test import IMPATIENT, Sql, guard_of, read, write
 from zklock.errors import LockLost, SnapshotTooOld, StaleToken, TransactionEnded
 from zklock.fencing import SqlGuard
 from zklock.token import FencingToken
@@ -107,6 +107,11 @@ ENDINGS: list[tuple[str, Ending]] = [
 ]
 
 
+@pytest.fixture
+def store(request: pytest.FixtureRequest, stores: Stores) -> Sql:
+    return fresh(stores, request.param, Sql)
+
+
 @pytest.fixture(params=ENDINGS, ids=lambda case: f"{case[0]}-{case[1].__name__}")
 def case(request: pytest.FixtureRequest, stores: Stores) -> tuple[Sql, Ending]:
     kind, ending = request.param
@@ -150,9 +155,8 @@ def test_a_block_in_which_the_transaction_ends(case: tuple[Sql, Ending]) -> None
 
 
 @pytest.mark.hazard("H46")
-@pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY, *AWAITED])
-def test_blocks_may_be_nested(kind: str, stores: Stores) -> None:
-    store = fresh(stores, kind, Sql)
+@on(*KINDS, *ALCHEMY, *AWAITED)
+def test_blocks_may_be_nested(store: Sql) -> None:
     with store.used() as (guard, connect), contextlib.closing(connect()) as connection:
         with guard.advance(connection, A):
             with guard.advance(connection, A):
@@ -165,9 +169,8 @@ def test_blocks_may_be_nested(kind: str, stores: Stores) -> None:
 
 
 @pytest.mark.hazard("H47")
-@pytest.mark.parametrize("kind", [*KINDS, *ALCHEMY, *AWAITED])
-def test_a_savepoint_that_takes_the_check_back(kind: str, stores: Stores) -> None:
-    store = fresh(stores, kind, Sql)
+@on(*KINDS, *ALCHEMY, *AWAITED)
+def test_a_savepoint_that_takes_the_check_back(store: Sql) -> None:
     with store.used() as (guard, connect), contextlib.closing(connect()) as connection:
         write(store, connection, b"before")
         store.execute("SAVEPOINT early", connection)
@@ -228,12 +231,11 @@ def test_a_session_does_not_commit_a_change_whose_transaction_has_ended(
 @pytest.mark.hazard("H46")
 @pytest.mark.parametrize("scoped", [False, True], ids=["session", "scoped"])
 @pytest.mark.parametrize("ending", [commit, rollback], ids=["commit", "rollback"])
-@pytest.mark.parametrize("kind", ALCHEMY)
+@on(*ALCHEMY)
 def test_a_block_in_which_a_session_ends_its_transaction(
-    kind: str, ending: Ending, scoped: bool, stores: Stores
+    store: Sql, ending: Ending, scoped: bool
 ) -> None:
     """The session goes on with another connection, which knows nothing of the check."""
-    store = fresh(stores, kind, Sql)
     with session_on(store, scoped) as session:
         with pytest.raises(TransactionEnded), guard_of(store).advance(session, A):
             stale_change(store, ending)(session)
@@ -249,11 +251,8 @@ def test_a_block_in_which_a_session_ends_its_transaction(
 
 
 @pytest.mark.hazard("H47")
-@pytest.mark.parametrize("kind", ALCHEMY)
-def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(
-    kind: str, stores: Stores
-) -> None:
-    store = fresh(stores, kind, Sql)
+@on(*ALCHEMY)
+def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(store: Sql) -> None:
     guard = guard_of(store)
     with session_on(store) as session:
         write(store, session, b"before")
@@ -274,12 +273,11 @@ def test_a_session_does_not_commit_after_a_savepoint_took_the_check_back(
 
 @pytest.mark.hazard("H47")
 @pytest.mark.parametrize("scoped", [False, True], ids=["session", "scoped"])
-@pytest.mark.parametrize("kind", ALCHEMY)
+@on(*ALCHEMY)
 @pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
 def test_a_session_does_not_commit_what_was_refused(
-    kind: str, scoped: bool, stores: Stores, given: Any, error: type[Exception]
+    store: Sql, scoped: bool, given: Any, error: type[Exception]
 ) -> None:
-    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     guard.claim(B)
     with session_on(store, scoped) as session:
@@ -302,12 +300,11 @@ def test_a_session_does_not_commit_what_was_refused(
 
 
 @pytest.mark.hazard("H47")
-@pytest.mark.parametrize("kind", [*ALCHEMY, *AWAITED])
+@on(*ALCHEMY, *AWAITED)
 @pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
 def test_a_connection_may_go_on_after_a_rollback(
-    kind: str, stores: Stores, given: Any, error: type[Exception]
+    store: Sql, given: Any, error: type[Exception]
 ) -> None:
-    store = fresh(stores, kind, Sql)
     guard_of(store).claim(B)
     with store.used() as (guard, connect), contextlib.closing(connect()) as connection:
         for _ in range(2):
@@ -385,19 +382,18 @@ def test_a_two_phase_transaction_does_not_commit_what_was_refused(
 
 
 @pytest.mark.hazard("H47")
-@pytest.mark.parametrize("kind", KINDS)
+@on(*KINDS)
 @pytest.mark.parametrize(("given", "error"), REFUSED, ids=["stale", "over"])
 def test_a_driver_does_not_commit_what_was_refused(
-    kind: str, stores: Stores, given: Any, error: type[Exception]
+    store: Sql, given: Any, error: type[Exception]
 ) -> None:
-    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
     guard.claim(B)
     with contextlib.closing(store.connect()) as connection:
         write(store, connection, b"before")
         with pytest.raises(error):
             guard.advance(connection, given)
-        if kind != "sqlite":  # which has no transaction that only a rollback can end
+        if store.dialect != "sqlite":  # which has no transaction that only a rollback can end
             with pytest.raises(Exception, match="transaction"):
                 write(store, connection, b"stale")
         connection.commit()
@@ -409,20 +405,15 @@ def test_a_driver_does_not_commit_what_was_refused(
 
 
 @pytest.mark.hazard("H47")
-@pytest.mark.parametrize("kind", ["mariadb", "mariadb-sqlalchemy", "postgresql"])
-def test_a_check_that_timed_out_is_not_committed_without(kind: str, stores: Stores) -> None:
+@on("mariadb", "mariadb-sqlalchemy", "postgresql")
+def test_a_check_that_timed_out_is_not_committed_without(store: Sql) -> None:
     """The timeout undoes one statement on MariaDB, and leaves the transaction open."""
-    store = fresh(stores, kind, Sql)
     guard = guard_of(store)
-    setting = {
-        "mysql": "SET SESSION innodb_lock_wait_timeout = 1",
-        "postgresql": "SET SESSION lock_timeout = 100",
-    }[store.dialect]
     with (
         contextlib.closing(store.connect()) as connection,
         contextlib.closing(store.connect()) as other,
     ):
-        store.execute(setting, connection)
+        store.execute(IMPATIENT[store.dialect], connection)
         connection.commit()
         guard.advance(other, B)
         write(store, connection, b"before")
@@ -453,11 +444,10 @@ def test_a_block_left_by_a_deadlock_is_not_committed_without(stores: Stores) -> 
     assert read(store) == b""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_connection_is_usable_after_a_missing_mark(kind: str, stores: Stores) -> None:
+@on(*KINDS)
+def test_the_connection_is_usable_after_a_missing_mark(store: Sql) -> None:
     from zklock.errors import GuardUnusable
 
-    store = fresh(stores, kind, Sql)
     with contextlib.closing(store.connect()) as connection:
         with pytest.raises(GuardUnusable):
             SqlGuard(store.connect, "never made").advance(connection, A)
