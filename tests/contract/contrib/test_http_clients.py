@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import requests
 
 import zklock
+from tests.contract.fencing.guards_under_test import served
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, granted
 from zklock import aio
@@ -26,13 +27,6 @@ from zklock.fencing import AsgiFencing, MemoryGuards, WsgiFencing
 pytestmark = LASTING
 
 
-class Quiet(WSGIRequestHandler):
-    """Logs nothing."""
-
-    def log_message(self, *args: Any) -> None:
-        """Say nothing."""
-
-
 class Service:
     """A fenced service on loopback; it keeps what it has been asked."""
 
@@ -40,10 +34,7 @@ class Service:
         self.elsewhere = elsewhere
         self.asked: list[tuple[str, str, str | None]] = []
         self.guards = MemoryGuards(capacity=10)
-        fenced = WsgiFencing(self.answer, lambda environ: "report", self.guards)
-        app = fenced if elsewhere else self.answer
-        self.server: WSGIServer = make_server("127.0.0.1", 0, app, handler_class=Quiet)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = ""
 
     def answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Note the request."""
@@ -61,29 +52,19 @@ class Service:
         return [body]
 
 
-@contextlib.contextmanager
-def serving(service: Service) -> Iterator[Service]:
-    thread = threading.Thread(target=service.server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield service
-    finally:
-        service.server.shutdown()
-        thread.join()
-        service.server.server_close()
-
-
 @pytest.fixture
 def elsewhere() -> Iterator[Service]:
     """A service that checks no tokens."""
-    with serving(Service()) as started:
-        yield started
+    made = Service()
+    with served(made.answer) as made.url:
+        yield made
 
 
 @pytest.fixture
 def service(elsewhere: Service) -> Iterator[Service]:
-    with serving(Service(elsewhere.url)) as started:
-        yield started
+    made = Service(elsewhere.url)
+    with served(WsgiFencing(made.answer, lambda environ: "report", made.guards)) as made.url:
+        yield made
 
 
 Ask = Callable[..., tuple[int, bytes]]
@@ -182,7 +163,7 @@ def test_a_refusal_of_what_was_sent_twice_does_not_say_that_nothing_has_changed(
                 near, _ = listener.accept()
                 with (
                     near,
-                    socket.create_connection(("127.0.0.1", service.server.server_port)) as far,
+                    socket.create_connection(("127.0.0.1", urlsplit(service.url).port)) as far,
                 ):
                     far.sendall(near.recv(65536))
                     answer = b"".join(iter(lambda: far.recv(65536), b""))
