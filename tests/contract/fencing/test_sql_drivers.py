@@ -40,6 +40,8 @@ class Servers:
     """Makes each kind of connection to the servers of the other tests."""
 
     stores: Stores
+    elsewhere: int = 0
+    """Another port that connections are made to."""
 
     def store(self, kind: str) -> Sql:
         subject = self.stores[kind]
@@ -57,6 +59,8 @@ class Servers:
         return lambda: self.connect(kind)
 
     def port(self, kind: str) -> int:
+        if self.elsewhere:
+            return self.elsewhere
         found = re.search(r"port=(\d+)|^(\d+)$", self.store(kind).where)
         assert found is not None
         return int(found[1] or found[2])

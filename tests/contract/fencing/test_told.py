@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.fencing.awaited import fresh, played
 from tests.contract.fencing.conftest import Stores
-from tests.contract.fencing.guards_under_test import AsyncSql, RedisStore
+from tests.contract.fencing.guards_under_test import AsyncSql, RedisStore, Sql, guard_of
 from tests.contract.fencing.lossy import LosesTheCommit
 from tests.contract.fencing.test_sql_drivers import CONNECTIONS, Servers, psycopg
 from zklock.errors import GuardUnusable, NoAnswer, OutcomeUnknown, ZkLockError
@@ -35,6 +35,7 @@ DRIVERS = [
     "pymysql",
     "mysql_connector",
     "sqlalchemy_mysql_connector",
+    "postgresql-asyncpg",
 ]
 
 
@@ -44,13 +45,18 @@ def nothing_is_left_to_other_tests() -> Iterator[None]:
     gc.collect()
 
 
-class Elsewhere(Servers):
-    """The same drivers, to another port."""
-
-    elsewhere: int
-
-    def port(self, kind: str) -> int:
-        return self.elsewhere
+@contextlib.contextmanager
+def guarded(stores: Stores, kind: str, elsewhere: int = 0) -> Iterator[tuple[Sql, SqlGuard]]:
+    """Yield a resource, and its guard; its connections go to another port, if one is given."""
+    if kind in CONNECTIONS:
+        servers = Servers(stores, elsewhere)
+        store = servers.fresh(kind)
+        yield store, SqlGuard(servers.connecting(kind), store.resource)
+        return
+    awaited = fresh(stores, kind, AsyncSql)
+    url = re.sub(r":\d+/", f":{elsewhere}/", awaited.url) if elsewhere else awaited.url
+    with replace(awaited, url=url).used() as (guard, _):
+        yield awaited, guard
 
 
 def caused(error: ZkLockError) -> BaseException:
@@ -64,54 +70,50 @@ def caused(error: ZkLockError) -> BaseException:
 @pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_a_database_that_is_not_there(kind: str, stores: Stores) -> None:
-    servers = Elsewhere(stores)
-    (servers.elsewhere,) = free_ports()
-    guard = SqlGuard(servers.connecting(kind), "report")
-    for call in (lambda: guard.claim(A), guard.highest, guard.create, guard.create_table):
-        with pytest.raises(NoAnswer, match="is unreachable") as caught:
-            call()
-        caused(caught.value)
+    (nothing,) = free_ports()
+    with guarded(stores, kind, nothing) as (_, guard):
+        for call in (lambda: guard.claim(A), guard.highest, guard.create, guard.create_table):
+            with pytest.raises(NoAnswer, match="is unreachable") as caught:
+                call()
+            caused(caught.value)
 
 
 @pytest.mark.slow("real servers, and connections that are struck or lost")
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_a_connection_that_is_lost_during_the_commit(kind: str, stores: Stores) -> None:
-    servers = Elsewhere(stores)
-    store = servers.fresh(kind)
-    target = Servers(stores).port(CONNECTIONS[kind][0])
+    server = CONNECTIONS[kind][0] if kind in CONNECTIONS else "postgresql"
     calls: list[Any] = []
-    with contextlib.closing(LosesTheCommit(target)) as proxy:
-        servers.elsewhere = proxy.port
-        with pytest.raises(OutcomeUnknown, match="it may have happened") as caught:
-            SqlGuard(servers.connecting(kind), store.resource).run(B, calls.append)
+    with (
+        contextlib.closing(LosesTheCommit(Servers(stores).port(server))) as proxy,
+        guarded(stores, kind, proxy.port) as (store, guard),
+        pytest.raises(OutcomeUnknown, match="it may have happened") as caught,
+    ):
+        guard.run(B, calls.append)
     caused(caught.value)
     assert not is_retryable(caught.value)
     assert len(calls) == 1
-    found = SqlGuard(store.connect, store.resource).highest()
+    found = guard_of(store).highest()
     assert found == B or kind == "pg8000"  # it has the server parse each statement first
 
 
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_a_connection_that_is_lost_before_the_commit(kind: str, stores: Stores) -> None:
     """A late write after a pause: the database has ended the connection meanwhile."""
-    servers = Servers(stores)
-    store = servers.fresh(kind)
-    guard = SqlGuard(servers.connecting(kind), store.resource)
+    with guarded(stores, kind) as (store, guard):
+        ends = "KILL CONNECTION_ID()"
+        if store.dialect == "postgresql":
+            ends = "SELECT pg_terminate_backend(pg_backend_pid())"
 
-    def change(connection: Any) -> None:
-        execute = getattr(connection, "exec_driver_sql", None) or connection.cursor().execute
-        with contextlib.suppress(Exception):
-            execute(
-                "SELECT pg_terminate_backend(pg_backend_pid())"
-                if store.dialect == "postgresql"
-                else "KILL CONNECTION_ID()"
-            )
+        def change(connection: Any) -> None:
+            execute = getattr(connection, "exec_driver_sql", None) or connection.cursor().execute
+            with contextlib.suppress(Exception):
+                execute(ends)
 
-    with pytest.raises(ZkLockError) as caught:
-        guard.run(B, change)
+        with pytest.raises(ZkLockError) as caught:
+            guard.run(B, change)
     assert isinstance(caught.value, NoAnswer) or "has ended or failed" in str(caught.value)
     caused(caught.value)
-    assert guard.highest() is None
+    assert guard_of(store).highest() is None
 
 
 def test_a_database_that_refuses(stores: Stores) -> None:
@@ -149,36 +151,6 @@ def test_what_the_database_says_of_the_users_data_passes(stores: Stores) -> None
     with pytest.raises(errors.UndefinedTable):
         guard.run(B, lambda connection: connection.execute("SELECT * FROM once"))
     assert guard.highest() is None
-
-
-@pytest.mark.slow("real servers, and connections that are struck or lost")
-def test_sql_of_asyncio(stores: Stores) -> None:
-    store = fresh(stores, "postgresql-asyncpg", AsyncSql)
-    (nothing,) = free_ports()
-
-    async def calls(port: int) -> None:
-        there = replace(store, url=re.sub(r":\d+/", f":{port}/", store.url)).engine()
-        try:
-            guard = aio.SqlGuard(there.connect, store.resource)
-            if port == nothing:
-                with pytest.raises(NoAnswer, match="is unreachable") as caught:
-                    await guard.highest()
-                caused(caught.value)
-                with pytest.raises(NoAnswer):
-                    await guard.claim(B)
-            else:
-                with pytest.raises(OutcomeUnknown, match="may have happened") as unknown:
-                    await guard.claim(B)
-                caused(unknown.value)
-        finally:
-            await there.dispose()
-
-    port = re.search(r":(\d+)/", store.url)
-    assert port is not None
-    with contextlib.closing(LosesTheCommit(int(port[1]))) as proxy:
-        for each in (nothing, proxy.port):
-            played(lambda each=each: calls(each))  # type: ignore[misc]
-    assert SqlGuard(store.connect, store.resource).highest() == B
 
 
 # Redis
