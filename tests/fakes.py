@@ -2,26 +2,25 @@
 
 ``Server`` is the ensemble: one leader and a log of transactions. A ``FakeLink`` is one client's
 connection to a server of it, which may lag behind the leader, answers in the order asked, and
-sends watch events in line with its answers. ``Client`` is what an ``Attempt`` runs on, in the place
-of a ``Session``. It sends through a link that can break at any moment, before or after a request
-was carried out. Nothing happens by itself: a test decides what is served, delivered, or lost.
-
-``tests/contract/test_fake_is_faithful.py`` holds requests and answers against a real server.
+sends watch events in line with its answers. Each of these servers is the embedded server's state
+machine, and gets requests as the bytes that a client sends. ``Client`` is what an ``Attempt`` runs
+on, in the place of a ``Session``. It sends through a link that can break at any moment, before or
+after a request was carried out. Nothing happens by itself: a test decides what is served,
+delivered, or lost.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from zklock._core.attempt import Attempt
 from zklock._core.link import Flight
-from zklock._core.wire import WATCHING
+from zklock._core.wire import WATCHING, Codec
 from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
     Batch,
@@ -32,7 +31,6 @@ from zklock._recipes.effects import (
     Failed,
     Failure,
     List,
-    Listing,
     Make,
     Node,
     Read,
@@ -46,10 +44,15 @@ from zklock._recipes.effects import (
     Write,
 )
 from zklock.errors import AccessDenied, ZkLockError
+from zklock.testing.zookeeper import codec, messages, tree as znodes
+from zklock.testing.zookeeper.machine import Body, Machine, Rules, _Link
+from zklock.testing.zookeeper.messages import Answer, WatchEvent
+from zklock.testing.zookeeper.sessions import ServerSession
 from zklock.token import FencingToken
 
-COUNTER_END = 2**31 - 1
+Written = Write
 PERSISTENT = 0
+"""In place of the session that owns a node: nobody does."""
 
 
 def failure(why: Failure, path: str) -> Failed:
@@ -61,48 +64,6 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-@dataclass(slots=True)
-class Znode:
-    data: bytes
-    owner: int
-    czxid: int
-    counter: int = 0  # children ever created; it numbers the sequential ones
-    children: set[str] = field(default_factory=set)
-    version: int = 0
-
-    @property
-    def changes(self) -> int:
-        """Children that have ever come or gone."""
-        return 2 * self.counter - len(self.children)
-
-
-class Change(Enum):
-    """What watches tell of."""
-
-    CREATED = "created"
-    CHANGED = "changed"
-    DELETED = "deleted"
-    CHILD = "child"
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    path: str
-    data: bytes
-    owner: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    path: str
-    data: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
     """Not a transaction of ZooKeeper's: stands for millions of creates."""
@@ -111,69 +72,102 @@ class Counted:
     counter: int
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    session: int
+Txn: TypeAlias = tuple[int, bytes | Counted]
+"""A session and its request; an empty one ends the session."""
 
 
-Txn: TypeAlias = Created | Deleted | Written | Counted | Closed
+class Znode(znodes.Znode):
+    data: bytes  # no client of ours makes a node without data
 
 
-class Tree:
-    """What one server knows: the transactions up to ``zxid``."""
-
-    def __init__(self) -> None:
-        self.zxid = 0
-        self.nodes = {"/": Znode(b"", PERSISTENT, 0)}
-
-    def apply(self, txn: Txn) -> list[tuple[str, Change]]:
-        """Return what changed, in order."""
-        self.zxid += 1
-        match txn:
-            case Created(path, data, owner):
-                parent = self.nodes[parent_of(path)]
-                parent.children.add(path.rpartition("/")[2])
-                parent.counter += parent.counter < COUNTER_END
-                self.nodes[path] = Znode(data, owner, self.zxid)
-                return [(path, Change.CREATED), (parent_of(path), Change.CHILD)]
-            case Deleted(path):
-                return self._delete(path)
-            case Written(path, data):
-                self.nodes[path].data = data
-                self.nodes[path].version += 1
-                return [(path, Change.CHANGED)]
-            case Counted(path, counter):
-                self.nodes[path].counter = counter
-                return []
-            case Closed(session):
-                gone = [path for path, node in self.nodes.items() if node.owner == session]
-                return [change for path in gone for change in self._delete(path)]
-
-    def _delete(self, path: str) -> list[tuple[str, Change]]:
-        del self.nodes[path]
-        self.nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
-        return [(path, Change.DELETED), (parent_of(path), Change.CHILD)]
+class Tree(znodes.Tree):
+    nodes: dict[str, Znode]  # type: ignore[assignment]
 
     def names(self, path: str) -> list[str]:
         return sorted(self.nodes[path].children) if path in self.nodes else []
+
+
+class Replica(Machine[Any]):
+    """A server that has carried out the first ``zxid`` transactions of the log."""
+
+    tree: Tree
+
+    def __init__(self) -> None:
+        super().__init__(Rules(), 0)
+        self.tree = Tree()
+        self._changed = False
+
+    def apply(self, txn: Txn) -> None:
+        """Carry out the next transaction."""
+        session, what = txn
+        if isinstance(what, Counted):
+            self.zxid += 1
+            self.set_child_counter(what.path, what.counter)
+        elif what:
+            self.ask(None, session, what)
+        else:
+            self.sessions._all[session] = ServerSession(session, b"", 0)
+            self.expire(session, 0)
+
+    def ask(self, connection: object, session: int, request: bytes) -> tuple[Answer, bool]:
+        """Return the answer, and whether anything has changed."""
+        before, self._changed = self.zxid, False
+        self._serve(connection, _link(session), 0, _read(request), 0)
+        if not self._changed:
+            self.zxid = before
+        _, answer = self.outbox.pop()
+        assert isinstance(answer, Answer)
+        return answer, self._changed
+
+    def _write(self, txn: znodes.Transaction, link: Any, request: Any) -> Body:
+        body = super()._write(txn, link, request)
+        self._changed = bool(txn.changes)
+        return body
+
+
+@cache
+def _link(session: int) -> _Link[Any]:
+    return _Link(ServerSession(session, b"", 0), 0)
+
+
+@cache
+def _read(request: bytes) -> Any:
+    return messages.read_request(request)[1]
+
+
+@cache
+def _encoded(request: Request) -> bytes:
+    body = Codec("", lambda: None, lambda: PERSISTENT).encode(request)
+    assert isinstance(body, bytes)
+    return codec.INT.write(0) + body
 
 
 class Server:
     """The ensemble as its leader sees it."""
 
     def __init__(self) -> None:
-        self.tree = Tree()
         self.log: list[Txn] = []
+        self.leader = Replica()
         self.sessions: set[int] = set()
         self._opened = 0x1000
         self._dead: list[int] = []
         self.denied: set[Any] = set()  # types of requests, and shapes of transactions
         self.grants: list[FakeGrant] = []  # in the order given, to whichever client
 
-    def commit(self, *txns: Txn) -> None:
-        for txn in txns:
-            self.log.append(txn)
-            self.tree.apply(txn)
+    @property
+    def tree(self) -> Tree:
+        return self.leader.tree
+
+    def _append(self, txn: Txn) -> None:
+        self.log.append(txn)
+        self.leader.apply(txn)
+
+    def commit(self, request: Written | Counted) -> None:
+        """Have this carried out, for nobody's session."""
+        if isinstance(request, Counted):
+            self._append((PERSISTENT, request))
+        else:
+            assert not self.write(PERSISTENT, request).code
 
     @property
     def dying(self) -> tuple[int, ...]:
@@ -196,77 +190,31 @@ class Server:
     def bury(self) -> None:
         """Remove the nodes of ended sessions."""
         dead, self._dead = self._dead, []
-        self.commit(*map(Closed, dead))
+        for session in dead:
+            self._append((session, b""))
 
-    def create(self, prefix: str, data: bytes, owner: int) -> str | Failure:
-        """Create a sequential node; return its path."""
-        parent = self.tree.nodes.get(parent_of(prefix))
-        if parent is None:
-            return Failure.MISSING
-        path = f"{prefix}{parent.counter:010d}"
-        # The counter stands at its end; or ephemeral nodes have no children.
-        if path in self.tree.nodes or parent.owner != PERSISTENT:
-            return Failure.OTHER
-        self.commit(Created(path, data, owner))
-        return path
+    def create(self, prefix: str, data: bytes, owner: int) -> str | None:
+        """Create a sequential node; return its path, ``None`` if it is refused."""
+        answer = self.write(owner, Create(prefix, data))
+        return answer.body[0] if answer.body else None
 
     def make_path(self, path: str) -> None:
         if path not in self.tree.nodes:
             self.make_path(parent_of(path))
-            self.commit(Created(path, b"", PERSISTENT))
+            self.write(PERSISTENT, Make(path))
 
-    def delete(self, path: str) -> Failure | None:
-        return self._carry_out((Delete(path),))[0]
+    def delete(self, path: str) -> None:
+        self.write(PERSISTENT, Delete(path))
 
-    def _carry_out(self, ops: tuple[Any, ...]) -> tuple[Failure | None, str]:
-        """Do all, or nothing → why not, and at which path."""
-        removed: set[str] = set()
-        written: Counter[str] = Counter()
-        for op in ops:
-            node = self.tree.nodes.get(op.path)
-            if node is None or op.path in removed:
-                return Failure.MISSING, op.path
-            if op.version not in (-1, node.version + written[op.path]):
-                return Failure.CHANGED, op.path
-            if isinstance(op, Delete):
-                left = {f"{op.path}/{name}" for name in node.children} - removed
-                if left:
-                    return Failure.NOT_EMPTY, op.path
-                removed.add(op.path)
-            if isinstance(op, Write):
-                written[op.path] += 1
-        for op in ops:
-            if isinstance(op, Delete):
-                self.commit(Deleted(op.path))
-            elif isinstance(op, Write):
-                self.commit(Written(op.path, op.data))
-        return None, ""
-
-    def write(self, session: int, request: Request) -> Any:
-        """Carry out a request that goes through the leader."""
-        if session not in self.sessions:
-            return failure(Failure.DROPPED, "session expired")
-        match request:
-            case Create(prefix, data):
-                path = self.create(prefix, data, session)
-                if isinstance(path, Failure):
-                    return failure(path, prefix)
-                return Node(path, data, session, mine=True)
-            case Make(path):
-                if path in self.tree.nodes:
-                    return None
-                parent = self.tree.nodes.get(parent_of(path))
-                if parent is None:
-                    return failure(Failure.MISSING, path)
-                if parent.owner != PERSISTENT:
-                    return failure(Failure.OTHER, path)
-                self.commit(Created(path, b"", PERSISTENT))
-                return None
-            case Sync():
-                return None
-        whole = request.operations if isinstance(request, Transaction) else (request,)
-        why, path = self._carry_out(whole)
-        return failure(why, path) if why else None
+    def write(self, session: int, request: Request) -> Answer:
+        """Carry out a request that goes through the leader; log it if it changes something."""
+        if session not in (PERSISTENT, *self.sessions):
+            return Answer(0, 0, messages.Code.SESSION_EXPIRED)
+        answer, changed = self.leader.ask(None, session, _encoded(request))
+        if changed:
+            owner = session if isinstance(request, Create) else PERSISTENT
+            self.log.append((owner, _encoded(request)))
+        return answer
 
 
 def shape_of(request: Request) -> tuple[type, ...] | None:
@@ -276,18 +224,17 @@ def shape_of(request: Request) -> tuple[type, ...] | None:
     return None
 
 
-_READS = (List, WatchList, Watch, WatchExists, Read, Exists, Sync)
+_READS = (List, WatchList, Watch, WatchExists, Read, Exists)
 
 
 class FakeLink:
-    """One connection of a session, to a server that has applied the log up to ``zxid``."""
+    """One connection of a session, to a server that has carried out ``zxid`` transactions."""
 
     def __init__(self, server: Server, session: int, zxid: int) -> None:
         self.server = server
         self.session = session
-        self.tree = Tree()
-        self.watches: set[str] = set()
-        self.child_watches: set[str] = set()
+        self.replica = Replica()
+        self.replica._links[self] = _link(session)
         self.asked: deque[Request] = deque()
         self.inbox: deque[tuple[str, Any, int]] = deque()  # "answer" or "event", what, zxid
         self.closed = False
@@ -295,77 +242,50 @@ class FakeLink:
 
     @property
     def lag(self) -> int:
-        return len(self.server.log) - self.tree.zxid
+        return len(self.server.log) - self.replica.zxid
+
+    @property
+    def watched(self) -> list[list[str]]:
+        """The paths that it watches: nodes, and nodes whose children it watches."""
+        watches = self.replica.watches
+        return [sorted(watches._data), sorted(watches._children)]
 
     @property
     def writes(self) -> list[Request]:
         """What it was asked for and is not carried out, but for what changes nothing."""
-        return [request for request in self.asked if not isinstance(request, _READS)]
+        return [request for request in self.asked if not isinstance(request, (*_READS, Sync))]
 
     def advance(self, count: int) -> None:
-        """Have the server apply some more of the log."""
-        for txn in self.server.log[self.tree.zxid : self.tree.zxid + count]:
-            for path, change in self.tree.apply(txn):
-                if self._tells(path, change):
-                    event = path, change is Change.DELETED
-                    self.inbox.append(("event", event, self.tree.zxid))
-            self.closed = self.closed or txn == Closed(self.session)
-
-    def _tells(self, path: str, change: Change) -> bool:
-        """Use up the watches that this change fires; whether there is one."""
-        fired = []
-        if change is not Change.CHILD:
-            fired.append(self.watches)
-        if change in {Change.CHILD, Change.DELETED}:
-            fired.append(self.child_watches)
-        told = any(path in watches for watches in fired)
-        for watches in fired:
-            watches.discard(path)
-        return told
+        """Have the server carry out some more of the log."""
+        replica = self.replica
+        for txn in self.server.log[replica.zxid : replica.zxid + count]:
+            replica.apply(txn)
+            for _, event in replica.outbox:
+                assert isinstance(event, WatchEvent)
+                deleted = event.kind is messages.EventKind.DELETED
+                self.inbox.append(("event", (event.path, deleted), replica.zxid))
+            replica.outbox.clear()
+            self.closed = self.closed or txn == (self.session, b"")
 
     def serve(self) -> None:
         """Carry out the oldest request and send its answer."""
         result = self._serve(self.asked.popleft())
-        self.inbox.append(("answer", result, self.tree.zxid))
+        self.inbox.append(("answer", result, self.replica.zxid))
 
     def _serve(self, request: Request) -> Any:
         if self.server.denied & {type(request), shape_of(request)}:
             return failure(Failure.DENIED, str(request))
-        match request:
-            case List(path) | WatchList(path):
-                node = self.tree.nodes.get(path)
-                if node is None:
-                    return self._missing(path)
-                if isinstance(request, WatchList):
-                    self.child_watches.add(path)
-                names = self.tree.names(path)
-                return Listing(names, node.czxid, node.changes, size=len(node.data))
-            case Watch(path):
-                if path in self.tree.nodes:
-                    self.watches.add(path)
-                return self._node(path, with_data=True)
-            case WatchExists(path):
-                self.watches.add(path)
-                return self._node(path, with_data=False)
-            case Read(path):
-                return self._node(path, with_data=True)
-            case Exists(path):
-                return self._node(path, with_data=False)
-            case _:
-                # A server has applied a write, and what was ordered before it, when it answers.
-                result = self.server.write(self.session, request)
-                self.advance(self.lag)
-                return result
+        if isinstance(request, _READS):
+            answer, _ = self.replica.ask(self, self.session, _encoded(request))
+        else:
+            # A server has applied a write, and what was ordered before it, when it answers.
+            answer = self.server.write(self.session, request)
+            self.advance(self.lag)
+        codec = Codec("", lambda: None, lambda: self.session)
+        return codec.result(request, answer.code, messages.frame(answer)[_HEAD:])
 
-    def _node(self, path: str, *, with_data: bool) -> Any:
-        node = self.tree.nodes.get(path)
-        if node is None:
-            return self._missing(path)
-        data, mine = node.data if with_data else b"", node.owner == self.session
-        return Node(path, data, node.owner, mine, node.version)
 
-    def _missing(self, path: str) -> Failed:
-        return failure(Failure.MISSING, path)
+_HEAD = len(codec.framed(codec.ANSWERED.pack((0, 0, 0))))
 
 
 @dataclass(eq=False, slots=True)
@@ -391,10 +311,9 @@ class FakeGrant:
         return not self.over and self.path in self.client.server.tree.nodes
 
 
-class NoSession:
-    """A session that can do nothing but run jobs later; a fake adds what it can."""
+class Client:
+    """One client process, connected from the start."""
 
-    timeout = moment = lease_end = 1.0
     final: Exception | None = None
     interrupted = False
 
@@ -402,52 +321,8 @@ class NoSession:
     def shell(self) -> Any:
         return self
 
-    @property
-    def post(self) -> Callable[[Callable[[], object]], object]:
-        return self.later
-
-    def step(self, call: Callable[..., Any], *what: Any) -> Any:
-        return call(*what)
-
-    def now(self) -> float:
-        raise NotImplementedError
-
-    def remaining(self) -> float:
-        raise NotImplementedError
-
-    def attempt(self, make: Callable[[], Recipe[Any]], **more: Any) -> Any:
-        raise NotImplementedError
-
-    def pause(self, seconds: float, job: Callable[[], object]) -> Callable[[], object]:
-        raise NotImplementedError
-
-    def limit(self, seconds: float | None, wake: Callable[[], object]) -> float | None:
-        raise NotImplementedError
-
     def read_for(self, pending: Any) -> None:
         """Nothing comes by itself."""
-
-    def release_grant(self, grant: Any, *, awaited: bool = False) -> Any:
-        raise NotImplementedError
-
-    def finish(self, grant: Any, end: Any) -> None:
-        raise NotImplementedError
-
-    def confirmed(self, grant: Any, sent: float, there: bool) -> None:
-        raise NotImplementedError
-
-    def notify(self, calls: list[Callable[[], object]]) -> None:
-        raise NotImplementedError
-
-    def check_usable(self) -> None:
-        """It can be asked."""
-
-    def later(self, job: Callable[[], object]) -> None:
-        raise NotImplementedError
-
-
-class Client(NoSession):
-    """One client process, connected from the start."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

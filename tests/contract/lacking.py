@@ -117,7 +117,6 @@ _ELSEWHERE = {
     "they are about the servers and tools of the tests, and about pages": (
         r"test_docs\.py",
         r"test_embedded_is_faithful\.py",
-        r"test_fake_is_faithful\.py",
         r"test_fixtures\.py",
         r"test_proxy\.py",
         r"test_servers\.py",

@@ -288,6 +288,13 @@ A_LOCK: list[tuple[int, Step]] = [
     (2, [("exists", 1, True), ("exists", "none", True), ("create", "", "e", 1, 0)]),
     (0, [("transaction", [("check", 0, -1), ("set", "a", 0), ("create", "e", 0)])]),
     (0, [("transaction", [("check", 0, -1), ("set", "a", 0), ("create", "a", 3)])]),
+    (
+        0,
+        [
+            ("transaction", [("set", "a", 1), ("set", "a", 2), ("check", "a", 3)]),
+            ("get", "a", None),
+        ],
+    ),
     (0, [("delete", 0, 0), ("delete", 0, -1), ("delete", "a", -1)]),
     (1, LEAVE),
     (0, [("create", "", "a", 0, 0), ("children", "a", True, True), ("delete", "a", -1)]),

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
 
 import zklock
 from tests.backends import NAMES, backend_or_skip
@@ -290,6 +291,8 @@ def test_the_next_child_has_the_number_of_a_counter_that_was_set(server: ZooKeep
     with connected(server) as client:
         last = [client.create("/locks/a/x-", sequence=True) for _ in range(2)]
         assert last == ["/locks/a/x-2147483646", "/locks/a/x-2147483647"]
+        with pytest.raises(NodeExistsError):
+            client.create("/locks/a/x-", sequence=True)
         assert client.create("/locks/b/x-", sequence=True) == "/locks/b/x-0000000000"
         assert client.create("/negative/x-", sequence=True) == "/negative/x--000000005"
         assert sorted(client.get_children("/locks/a"))[0] == "x-0000000000"

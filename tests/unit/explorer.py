@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tests.fakes import Client, FakeGrant, Server, Tree, outcome, uuids
+from tests.fakes import Client, FakeGrant, Replica, Server, outcome, uuids
 from tests.unit.spelling import spelled
 from zklock._core.attempt import Attempt
 from zklock._recipes import lock as lock_recipe, names
@@ -238,11 +238,11 @@ class World:
 
     def _judge(self, grant: FakeGrant) -> None:
         if not grant.stood:
-            seen = Tree()
+            seen = Replica()
             for txn in self.server.log[: grant.client.seen]:
                 seen.apply(txn)
             told = f"granted on {grant.path}, and its client was told that it is gone"
-            assert grant.path in seen.nodes, told
+            assert grant.path in seen.tree.nodes, told
             return
         assert self.top is None or self.top < grant.token, f"{grant.token} after {self.top}"
         self.top = grant.token

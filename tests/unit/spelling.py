@@ -25,7 +25,8 @@ def spelled(world: World) -> bytes:
     spelling = Spelling()
     server = world.server
     spelling.add((server.log, sorted(server.sessions), server.dying, server.grants))
-    spelling.add([client.link.tree.zxid if client.link else None for client in world.clients])
+    links = [client.link for client in world.clients]
+    spelling.add([(link.replica.zxid, link.watched) if link else None for link in links])
     spelling.add(
         (world.clients, world.attempts, world.left, world.acting, world.gave_up, world.chopped)
     )
@@ -35,7 +36,7 @@ def spelled(world: World) -> bytes:
 # Things as words.
 
 _PLAIN = frozenset({int, str, bytes, bool, float, type(None)})
-_LEFT_OUT = {"tree", "sent", "bounds", "judged", "server", "clients"}
+_LEFT_OUT = {"replica", "sent", "bounds", "judged", "server", "clients"}
 """Attributes that follow from others, or that nobody reads."""
 
 
