@@ -4,9 +4,8 @@ A run is a function of one number, its seed. ``system`` has the threads and the 
 the sockets, ``ensemble`` the servers, ``plans`` what a seed draws. ``world`` has what users do,
 what goes wrong, and what must hold; ``several``, ``marks``, ``elections`` and ``pools`` have that
 for several locks as one, for locks that track abandoned grants, for elections and for pools,
-``rights`` for what ACLs forbid.
-``coverage`` counts which states have met which events. ``mutations`` puts faults into the code,
-which the simulator has to find.
+``rights`` for what ACLs forbid. ``mutations`` puts faults into the code, which the simulator has to
+find.
 
 - *Real*: all of zklock but its telemetry, all of kazoo, the executors of Python that zklock uses,
   and each byte between kazoo and a server.

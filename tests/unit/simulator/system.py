@@ -24,7 +24,6 @@ from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
 
-MOST_STEPS = 100_000
 BEGIN = 1000.0
 """The clock's first time, in seconds."""
 
@@ -91,7 +90,7 @@ class System:
         self.seed = seed
         self.now = BEGIN
         self.steps = 0
-        self.most_steps = MOST_STEPS
+        self.most_steps = 100_000
         self.rng = random.Random(f"steps {seed}")
         self.strikes = random.Random(f"strikes {seed}")
         self.outside = Process("outside")
@@ -334,11 +333,6 @@ def running(system: System) -> Iterator[None]:
         yield
     finally:
         _running = None
-
-
-def lasts() -> bool:
-    """Whether a run goes on: once it is over, its threads are being ended."""
-    return _running is not None and not _running.over
 
 
 def _point() -> None:
