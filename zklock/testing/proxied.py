@@ -12,11 +12,14 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from zklock.testing.frames import Dialogue, Direction, FrameKind, Header
 from zklock.testing.ports import shut
 from zklock.testing.zookeeper.codec import Splitter, framed
+
+if TYPE_CHECKING:
+    from zklock.testing.proxy import Fault, _Hub
 
 TO_SERVER, TO_CLIENT = Direction.TO_SERVER, Direction.TO_CLIENT
 
@@ -32,39 +35,6 @@ class Rule:
     blackhole: bool = False
 
 
-class Strike(Protocol):
-    """A one-shot fault, as seen by the connection at which it strikes.
-
-    ``answered`` is set once the server's answer to the struck frame's request has been seen.
-    """
-
-    answered: bool
-
-    def act(self, pair: Pair, chunk: bytes, header: Header) -> None:
-        """Apply the fault to the frame; the frame is not queued."""
-
-    def done(self) -> None:
-        """Receive the news that the work is done, or cannot be done."""
-
-
-class Hub(Protocol):
-    """The proxy, as its connections see it."""
-
-    rules: dict[Direction, Rule]
-
-    async def dial(self, end: End) -> None:
-        """Connect this end to the server; `OSError` if that fails."""
-
-    def saw(self, pair: Pair, direction: Direction, header: Header, size: int) -> Strike | None:
-        """Record a frame and return the fault that strikes at it, if any."""
-
-    def hold_all(self, direction: Direction) -> None:
-        """Hold this direction on every connection."""
-
-    def changed(self, pair: Pair) -> None:
-        """Receive the news that a connection has been opened or has ended."""
-
-
 class End(asyncio.Protocol):
     """One of the two sockets; ``link`` gets what it receives."""
 
@@ -77,14 +47,12 @@ class End(asyncio.Protocol):
         self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to receive; end at once if the connection has been aborted meanwhile."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.ready = True
         self._pair.made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what the peer sent."""
         self._link.receive(data)
 
     def eof_received(self) -> bool:
@@ -118,12 +86,10 @@ class End(asyncio.Protocol):
                 self._transport.write_eof()
 
     def close(self) -> None:
-        """Close after all that was written."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now."""
         if self._transport is not None:
             shut(self._transport.get_extra_info("socket"))
             self._transport.abort()
@@ -137,16 +103,15 @@ class ProxiedStream:
         self._direction = direction
         self._rule = rule
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[float, bytes | Callable[[], None]]] = deque()
+        self.queue: deque[tuple[float, bytes | Callable[[], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.source_ended = False
-        self.muted = False
+        self.muted = False  # what comes from now on is discarded; what is queued is delivered
         self.splitter = Splitter()
         self.sink: End
         self.ended = False
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the source."""
         bodies, opaque = ([], b"") if self.muted else self.splitter.feed(data)
         for body in bodies:
             if not self.muted:
@@ -164,30 +129,21 @@ class ProxiedStream:
             if rest:
                 self.put(rest)
             self.put(self._end)
-        self._pair.changed()
-
-    def mute(self) -> None:
-        """Discard what the source sends from now on; still deliver what is queued."""
-        self.muted = True
-
-    def clear(self) -> None:
-        """Discard what is queued."""
-        self._queue.clear()
+        self._pair.hub.changed(self._pair)
 
     def put(self, item: bytes | Callable[[], None]) -> None:
         """Queue bytes, or an act for later in the queue; then deliver what may be delivered."""
-        self._queue.append((self._loop.time() + self._rule.delay, item))
+        self.queue.append((self._loop.time() + self._rule.delay, item))
         self.pump()
 
     def pump(self) -> None:
-        """Deliver what is due."""
-        while self._queue and not self._rule.held and self.sink.ready:
-            due, item = self._queue[0]
+        while self.queue and not self._rule.held and self.sink.ready:
+            due, item = self.queue[0]
             if due > self._loop.time():
                 if self._timer is None:
                     self._timer = self._loop.call_at(due, self._wake)
                 return
-            self._queue.popleft()
+            self.queue.popleft()
             if callable(item):
                 item()
             elif self._rule.blackhole:
@@ -221,8 +177,8 @@ class Pair:
     end. So a reset never destroys what was delivered before.
     """
 
-    def __init__(self, hub: Hub, number: int) -> None:
-        self._hub = hub
+    def __init__(self, hub: _Hub, number: int) -> None:
+        self.hub = hub
         self.number = number
         self.dialogue = Dialogue()
         self.tally: Counter[tuple[Direction, FrameKind]] = Counter()
@@ -236,10 +192,10 @@ class Pair:
         self._links[TO_CLIENT].sink = self.client
         self._aborted = False
         self._dialling: asyncio.Task[None] | None = None
-        self._strikes: list[Strike] = []
+        self._strikes: list[Fault] = []
         #: The xid of the answer at which a fault ends the connection; whether the client gets that
         #: answer; the fault.
-        self._last_answer: tuple[int | None, bool, Strike] | None = None
+        self._last_answer: tuple[int | None, bool, Fault] | None = None
 
     @property
     def open(self) -> bool:
@@ -247,32 +203,25 @@ class Pair:
         ended = self.over or any(link.source_ended for link in self._links.values())
         return self.client.ready and not ended
 
-    def changed(self) -> None:
-        """Tell the hub."""
-        self._hub.changed(self)
-
     def made(self, end: End) -> None:
-        """Receive the news that a socket is connected."""
         if self._aborted:
             end.abort()
             if self._dialling is None:
                 self._server.fail()
         elif end is self.client:
-            self._dialling = asyncio.get_running_loop().create_task(self._hub.dial(self._server))
+            self._dialling = asyncio.get_running_loop().create_task(self.hub.dial(self._server))
             self._dialling.add_done_callback(self._dialled)
-            self.changed()
+            self.hub.changed(self)
         else:
             self.pump()
 
     def ended(self) -> None:
-        """Receive the news that a socket is closed."""
         if self.client.lost and self._server.lost:
             self._give_up()
             self.gone.set()
-            self.changed()
+            self.hub.changed(self)
 
     def pump(self) -> None:
-        """Deliver what is due, in both directions."""
         for link in self._links.values():
             link.pump()
 
@@ -290,8 +239,8 @@ class Pair:
         """Close both sockets now; return when they are closed."""
         self._aborted = self.over = True
         for link in self._links.values():
-            link.mute()
-            link.clear()
+            link.muted = True
+            link.queue.clear()
         self.client.abort()
         self._server.abort()
         if self._dialling is not None:
@@ -302,13 +251,13 @@ class Pair:
         """Take bytes that are not ZooKeeper's; the answer will not be ZooKeeper's, either."""
         for link in self._links.values():
             link.splitter.opaque = True
-        self._hub.saw(self, direction, _OPAQUE, len(data))
+        self.hub.saw(self, direction, _OPAQUE, len(data))
         self._links[direction].put(data)
 
     def arrived(self, direction: Direction, body: bytes) -> None:
         """Take a frame: record it, then queue it or let a fault strike."""
         header, chunk = self.dialogue.read(direction, body), framed(body)
-        strike = self._hub.saw(self, direction, header, len(body))
+        strike = self.hub.saw(self, direction, header, len(body))
         if strike is not None:
             strike.act(self, chunk, header)
         elif not self._is_last_answer(direction, header, chunk):
@@ -316,47 +265,46 @@ class Pair:
 
     # The acts of one-shot faults, with the frame that they strike at.
 
-    def drop_before_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
+    def drop_before_request(self, strike: Fault, chunk: bytes, header: Header) -> None:
         """Let the server answer earlier requests, then end the connection."""
         self._strikes.append(strike)
-        self._links[TO_SERVER].mute()
+        self._links[TO_SERVER].muted = True
         if header.kind is not FrameKind.HANDSHAKE:
             self.dialogue.retract()
         pending = self.dialogue.unanswered()
         if pending is None or self.gap:
-            self._finish_in_turn(strike)
+            self._finish_in_turn()
         else:
             self._last_answer = (pending.xid, True, strike)
 
-    def drop_after_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
+    def drop_after_request(self, strike: Fault, chunk: bytes, header: Header) -> None:
         """Forward the request; end the connection instead of delivering its answer."""
         self._strikes.append(strike)
         self._last_answer = (header.xid, False, strike)
         self._links[TO_SERVER].put(chunk)
-        self._links[TO_SERVER].mute()
+        self._links[TO_SERVER].muted = True
 
-    def drop_before_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
+    def drop_before_reply(self, strike: Fault, chunk: bytes, header: Header) -> None:
         """End the connection instead of delivering the reply."""
         self._strikes.append(strike)
         strike.answered = True
-        self._finish_in_turn(strike)
+        self._finish_in_turn()
 
-    def drop_after_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
+    def drop_after_reply(self, strike: Fault, chunk: bytes, header: Header) -> None:
         """Deliver the reply, then end the connection."""
         self._links[TO_CLIENT].put(chunk)
         self.drop_before_reply(strike, chunk, header)
 
-    def hold_before_request(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """Hold the direction to the server, beginning with this frame."""
+    def hold_before_request(self, strike: Fault, chunk: bytes, header: Header) -> None:
         self._hold(TO_SERVER, strike, chunk)
 
-    def hold_before_reply(self, strike: Strike, chunk: bytes, header: Header) -> None:
-        """Hold the direction to the client, beginning with this frame."""
+    def hold_before_reply(self, strike: Fault, chunk: bytes, header: Header) -> None:
         strike.answered = True
         self._hold(TO_CLIENT, strike, chunk)
 
-    def _hold(self, direction: Direction, strike: Strike, chunk: bytes) -> None:
-        self._hub.hold_all(direction)
+    def _hold(self, direction: Direction, strike: Fault, chunk: bytes) -> None:
+        """Hold the direction, beginning with this frame."""
+        self.hub.hold_all(direction)
         self._links[direction].put(chunk)
         strike.done()
 
@@ -369,31 +317,28 @@ class Pair:
         if deliver:
             self._links[TO_CLIENT].put(chunk)
         strike.answered = not deliver
-        self._finish_in_turn(strike)
+        self._finish_in_turn()
         return True
 
-    def _finish_in_turn(self, strike: Strike) -> None:
-        self._links[TO_CLIENT].mute()
-        self._links[TO_CLIENT].put(lambda: self._finish(strike))
+    def _finish_in_turn(self) -> None:
+        self._links[TO_CLIENT].muted = True
+        self._links[TO_CLIENT].put(self._finish)
 
-    def _finish(self, strike: Strike) -> None:
+    def _finish(self) -> None:
         self.over = True
         for link in self._links.values():
-            link.mute()
-            link.clear()
+            link.muted = True
+            link.queue.clear()
             link.shut()
         for end, direction in ((self.client, TO_SERVER), (self._server, TO_CLIENT)):
             if self._links[direction].source_ended:
                 end.close()
-        self._strikes.remove(strike)
-        strike.done()
         self._give_up()
-        self.changed()
+        self.hub.changed(self)
 
     def _give_up(self) -> None:
-        for strike in self._strikes:
-            strike.done()
-        self._strikes.clear()
+        while self._strikes:
+            self._strikes.pop().done()
 
     def _dialled(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or task.exception() is not None:

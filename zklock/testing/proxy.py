@@ -31,9 +31,9 @@ import socket
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 from zklock._ground import threads
 from zklock._ground.clock import clock
@@ -44,8 +44,6 @@ from zklock.testing.ports import shut
 from zklock.testing.proxied import End, Pair, Rule
 
 __all__ = ["Connection", "Counts", "Direction", "Fault", "FaultProxy", "Frame", "FrameKind"]
-
-T = TypeVar("T")
 
 TO_SERVER, TO_CLIENT = Direction.TO_SERVER, Direction.TO_CLIENT
 
@@ -107,12 +105,12 @@ class Fault:
         self.fired = threading.Event()
         self.frame: Frame | None = None
         self.answered = False
+        self._act = act
         self._proxy = proxy
         self._name = name
         self._direction = direction
         self._left = n
         self._match = match
-        self._act = act
         self._error: Exception | None = None
 
     def wait(self, timeout: float) -> Frame:
@@ -129,7 +127,7 @@ class Fault:
 
     def cancel(self) -> None:
         """Disarm the fault; if it has struck already, that is not undone."""
-        self._proxy._disarm(self)
+        self._proxy._do(lambda: self._proxy._disarm(self))
 
     def __repr__(self) -> str:
         state = "fired" if self.fired.is_set() else "struck" if self.frame else "armed"
@@ -167,7 +165,145 @@ class _Act(Protocol):
     def __call__(self, pair: Pair, strike: Fault, chunk: bytes, header: Header, /) -> None: ...
 
 
-class FaultProxy:
+class _Hub:
+    """The connections of a proxy, on its thread; ``_do`` is for others."""
+
+    def __init__(self, server: str | HasHosts, record: int) -> None:
+        self._server = server
+        self.rules = {TO_SERVER: Rule(), TO_CLIENT: Rule()}
+        self._armed: list[Fault] = []
+        self._news = threading.Condition()
+        self._frames: deque[Frame] = deque(maxlen=record)
+        self._number = 0
+        self._tally: Counter[tuple[Direction, FrameKind]] = Counter()
+        self._open: dict[int, Pair] = {}
+        self._ended: deque[Connection] = deque(maxlen=record)
+        self._closed = False
+        self._accepted = 0
+        self._listening: socket.socket | None = None
+        self._greetings: set[asyncio.Task[object]] = set()
+        self._reserved = _socket()
+        self._reserved.bind(("127.0.0.1", 0))
+        self.port: int = self._reserved.getsockname()[1]
+        self._loop = asyncio.SelectorEventLoop()  # whatever loops the program under test has
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"zklock-fault-proxy-{self.port}", daemon=True
+        )
+        threads.begin(self._thread)
+        self._do(self._listen)
+
+    def _do(self, step: Callable[[], Awaitable[None] | None]) -> None:
+        """Take a step on the proxy's thread."""
+        if self._closed:
+            raise RuntimeError("the proxy is closed")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a predicate must not call the proxy")
+
+        async def run() -> None:
+            left = step()
+            if left is not None:
+                await left
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _set_rule(self, name: str, values: Mapping[Direction, object]) -> None:
+        """Set a part of the rules of these directions."""
+
+        def change() -> None:
+            for direction, value in values.items():
+                setattr(self.rules[direction], name, value)
+            self._pump()
+
+        self._do(change)
+
+    def _pump(self) -> None:
+        for pair in [*self._open.values()]:
+            pair.pump()
+
+    def _listen(self) -> None:
+        if self._listening is None:
+            listener = _socket()
+            listener.bind(("127.0.0.1", self.port))
+            listener.listen(100)
+            listener.setblocking(False)
+            self._loop.add_reader(listener, self._accept, listener)
+            self._listening = listener
+
+    async def _end_all(self) -> None:
+        if self._listening is not None:
+            self._loop.remove_reader(self._listening)
+            shut(self._listening)
+            self._listening.close()
+            self._listening = None
+        await self._drop_all()
+
+    async def _drop_all(self) -> None:
+        while self._listening is not None and self._accept(self._listening):
+            pass
+        await asyncio.gather(*(pair.abort() for pair in [*self._open.values()]))
+
+    async def _mend(self) -> None:
+        await asyncio.gather(*(pair.abort() for pair in [*self._open.values()] if pair.gap))
+        for rule in self.rules.values():
+            rule.blackhole, rule.held, rule.delay = False, False, 0.0
+        self._pump()
+        self._listen()
+
+    def _accept(self, listener: socket.socket) -> bool:
+        # asyncio's own server loses connections that it accepts while it closes.
+        try:
+            accepted, _ = listener.accept()
+        except OSError:  # there is no connection, or it has gone again
+            return False
+        self._accepted += 1
+        pair = Pair(self, self._accepted)
+        self._open[pair.number] = pair
+        greeting = self._loop.create_task(
+            self._loop.connect_accepted_socket(lambda: pair.client, accepted)
+        )
+        self._greetings.add(greeting)
+        greeting.add_done_callback(self._greetings.discard)
+        return True
+
+    def _disarm(self, fault: Fault) -> None:
+        self._armed = [each for each in self._armed if each is not fault]
+
+    async def dial(self, end: End) -> None:
+        """Connect this end to the server; only connections call this."""
+        host, port, _ = one_server(_text(self._server))
+        await self._loop.create_connection(lambda: end, host, port)
+
+    def saw(self, pair: Pair, direction: Direction, header: Header, size: int) -> Fault | None:
+        """Record a frame and return the fault that strikes at it; only connections call this."""
+        with self._news:
+            self._number += 1
+            frame = Frame(
+                self._number, clock(), pair.number, direction,
+                header.kind, header.op, size, header.xid, header.path, header.error,
+            )  # fmt: skip
+            self._frames.append(frame)
+            self._tally[direction, header.kind] += 1
+            pair.tally[direction, header.kind] += 1
+            self._news.notify_all()
+        struck = next((fault for fault in self._armed if fault.strikes(frame)), None)
+        self._armed = [
+            fault for fault in self._armed if fault is not struck and not fault.fired.is_set()
+        ]
+        return struck
+
+    def hold_all(self, direction: Direction) -> None:
+        """Hold a direction; only connections call this."""
+        self.rules[direction].held = True
+
+    def changed(self, pair: Pair) -> None:
+        """Receive the news that a connection has changed; only connections call this."""
+        with self._news:
+            if pair.gone.is_set() and self._open.pop(pair.number, None) is not None:
+                self._ended.append(_snapshot(pair))
+            self._news.notify_all()
+
+
+class FaultProxy(_Hub):
     """Stands in front of one server, on its own loopback port, which survives every fault.
 
     ``server`` is ``"host:port"`` or an object with such a ``hosts``. Connect clients to
@@ -178,31 +314,10 @@ class FaultProxy:
     """
 
     def __init__(self, server: str | HasHosts, *, record: int = 10_000) -> None:
-        self._server = server
         _, _, chroot = one_server(_text(server))
-        self._reserved = _socket()
-        self._reserved.bind(("127.0.0.1", 0))
-        self.port: int = self._reserved.getsockname()[1]
+        super().__init__(server, record)
         self.hosts = f"127.0.0.1:{self.port}{chroot}"
-        self.rules = {TO_SERVER: Rule(), TO_CLIENT: Rule()}
-        self._listening: socket.socket | None = None
-        self._greetings: set[asyncio.Task[object]] = set()
-        self._armed: list[Fault] = []
-        self._news = threading.Condition()
-        self._frames: deque[Frame] = deque(maxlen=record)
-        self._number = 0
-        self._tally: Counter[tuple[Direction, FrameKind]] = Counter()
-        self._accepted = 0
-        self._open: dict[int, Pair] = {}
-        self._ended: deque[Connection] = deque(maxlen=record)
-        self._closed = False
-        self._loop = asyncio.SelectorEventLoop()  # whatever loops the program under test has
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name=f"zklock-fault-proxy-{self.port}", daemon=True
-        )
-        threads.begin(self._thread)
         _running.add(self)
-        self._run(self._listen)
 
     def __enter__(self) -> Self:
         return self
@@ -217,7 +332,7 @@ class FaultProxy:
         """End everything, including the port. Further calls of `close` do nothing."""
         if self._closed:
             return
-        self._run(self._end_all)
+        self._do(self._end_all)
         self._closed = True
         _running.discard(self)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -229,7 +344,7 @@ class FaultProxy:
 
     def cut(self) -> None:
         """Close every connection and refuse new ones, like a machine whose server has died."""
-        self._run(self._end_all)
+        self._do(self._end_all)
 
     def blackhole(self, *, to_server: bool = True, to_client: bool = True) -> None:
         """Drop everything in these directions; deliver as usual in the other.
@@ -237,38 +352,25 @@ class FaultProxy:
         Connections stay open, even when the far end closes its own. New connections are accepted
         and hang. Each call sets both directions anew.
         """
-        self._rule(lambda rule, on: setattr(rule, "blackhole", on), to_server, to_client)
+        self._set_rule("blackhole", {TO_SERVER: to_server, TO_CLIENT: to_client})
 
     def delay(self, seconds: float, *, to_server: bool = True, to_client: bool = True) -> None:
         """Deliver what is read from now on so many seconds later, in order; 0 ends the delay."""
         check_number(
             "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
         )
-
-        def change(rule: Rule, on: bool) -> None:
-            if on:
-                rule.delay = seconds
-
-        self._rule(change, to_server, to_client)
+        self._set_rule("delay", dict.fromkeys(_chosen(to_server, to_client), seconds))
 
     def hold(self, *, to_server: bool = True, to_client: bool = True) -> None:
         """Keep back everything in these directions, even closing, until `release`.
 
         New connections are accepted and hang. This is like a partition that heals in time.
         """
-
-        def change(rule: Rule, on: bool) -> None:
-            rule.held = rule.held or on
-
-        self._rule(change, to_server, to_client)
+        self._set_rule("held", dict.fromkeys(_chosen(to_server, to_client), True))
 
     def release(self, *, to_server: bool = True, to_client: bool = True) -> None:
         """Deliver what `hold` kept back, in order, and hold no more."""
-
-        def change(rule: Rule, on: bool) -> None:
-            rule.held = rule.held and not on
-
-        self._rule(change, to_server, to_client)
+        self._set_rule("held", dict.fromkeys(_chosen(to_server, to_client), False))
 
     def restore(self) -> None:
         """End every standing fault; one-shot faults stay armed.
@@ -276,13 +378,13 @@ class FaultProxy:
         Connections that lost something in a black hole are closed, because their stream has a gap.
         The others go on, and deliver what was held or delayed.
         """
-        self._run(self._restore)
+        self._do(self._mend)
 
     # One-shot faults
 
     def drop(self) -> None:
         """Close the present connections at once, without delivering anything more."""
-        self._run(self._drop)
+        self._do(self._drop_all)
 
     def drop_before_request(
         self, n: int = 1, *, op: str | Collection[str] = (), where: _Match | None = None
@@ -414,76 +516,6 @@ class FaultProxy:
         if not met:
             raise TimeoutError(f"nothing of the kind in {timeout} s; {self.tail()}")
 
-    # On the proxy's thread
-
-    def _run(self, step: Callable[[], Awaitable[T]]) -> T:
-        if self._closed:
-            raise RuntimeError("the proxy is closed")
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a predicate must not call the proxy")
-
-        async def run() -> T:
-            return await step()
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
-
-    def _rule(self, change: Callable[[Rule, bool], None], to_server: bool, to_client: bool) -> None:
-        async def step() -> None:
-            change(self.rules[TO_SERVER], to_server)
-            change(self.rules[TO_CLIENT], to_client)
-            self._pump()
-
-        self._run(step)
-
-    def _pump(self) -> None:
-        for pair in [*self._open.values()]:
-            pair.pump()
-
-    async def _listen(self) -> None:
-        if self._listening is None:
-            listener = _socket()
-            listener.bind(("127.0.0.1", self.port))
-            listener.listen(100)
-            listener.setblocking(False)
-            self._loop.add_reader(listener, self._accept, listener)
-            self._listening = listener
-
-    async def _end_all(self) -> None:
-        if self._listening is not None:
-            self._loop.remove_reader(self._listening)
-            shut(self._listening)
-            self._listening.close()
-            self._listening = None
-        await self._drop()
-
-    async def _drop(self) -> None:
-        while self._listening is not None and self._accept(self._listening):
-            pass
-        await asyncio.gather(*(pair.abort() for pair in [*self._open.values()]))
-
-    async def _restore(self) -> None:
-        await asyncio.gather(*(pair.abort() for pair in [*self._open.values()] if pair.gap))
-        for rule in self.rules.values():
-            rule.blackhole, rule.held, rule.delay = False, False, 0.0
-        self._pump()
-        await self._listen()
-
-    def _accept(self, listener: socket.socket) -> bool:
-        # asyncio's own server loses connections that it accepts while it closes.
-        try:
-            accepted, _ = listener.accept()
-        except OSError:  # there is no connection, or it has gone again
-            return False
-        self._accepted += 1
-        pair = Pair(self, self._accepted)
-        self._open[pair.number] = pair
-        greeting = self._loop.create_task(
-            self._loop.connect_accepted_socket(lambda: pair.client, accepted)
-        )
-        self._greetings.add(greeting)
-        greeting.add_done_callback(self._greetings.discard)
-        return True
-
     def _arm(
         self,
         act: _Act,
@@ -508,55 +540,8 @@ class FaultProxy:
         which = f"{n} of {', '.join(sorted(ops))}" if ops else str(n)
         name = act.__name__.replace("_", " ")
         fault = Fault(self, direction=direction, n=n, match=match, act=act, name=f"{name} {which}")
-
-        async def step() -> None:
-            self._armed.append(fault)
-
-        self._run(step)
+        self._do(lambda: self._armed.append(fault))
         return fault
-
-    def _disarm(self, fault: Fault) -> None:
-        async def step() -> None:
-            if fault in self._armed:
-                self._armed.remove(fault)
-
-        self._run(step)
-
-    # What the connections report (`Hub`)
-
-    async def dial(self, end: End) -> None:
-        """Connect this end to the server; only connections call this."""
-        host, port, _ = one_server(_text(self._server))
-        await self._loop.create_connection(lambda: end, host, port)
-
-    def saw(self, pair: Pair, direction: Direction, header: Header, size: int) -> Fault | None:
-        """Record a frame and return the fault that strikes at it; only connections call this."""
-        with self._news:
-            self._number += 1
-            frame = Frame(
-                self._number, clock(), pair.number, direction,
-                header.kind, header.op, size, header.xid, header.path, header.error,
-            )  # fmt: skip
-            self._frames.append(frame)
-            self._tally[direction, header.kind] += 1
-            pair.tally[direction, header.kind] += 1
-            self._news.notify_all()
-        struck = next((fault for fault in self._armed if fault.strikes(frame)), None)
-        self._armed = [
-            fault for fault in self._armed if fault is not struck and not fault.fired.is_set()
-        ]
-        return struck
-
-    def hold_all(self, direction: Direction) -> None:
-        """Hold a direction; only connections call this."""
-        self.rules[direction].held = True
-
-    def changed(self, pair: Pair) -> None:
-        """Receive the news that a connection has changed; only connections call this."""
-        with self._news:
-            if pair.gone.is_set() and self._open.pop(pair.number, None) is not None:
-                self._ended.append(_snapshot(pair))
-            self._news.notify_all()
 
 
 _running: weakref.WeakSet[FaultProxy] = weakref.WeakSet()
@@ -590,6 +575,10 @@ def _counts(tally: Counter[tuple[Direction, FrameKind]]) -> Counts:
         pings=tally[TO_SERVER, FrameKind.PING],
         pongs=tally[TO_CLIENT, FrameKind.PING],
     )
+
+
+def _chosen(to_server: bool, to_client: bool) -> list[Direction]:
+    return [TO_SERVER] * to_server + [TO_CLIENT] * to_client
 
 
 def _text(server: str | HasHosts) -> str:
