@@ -25,7 +25,6 @@ or cannot write yet.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import socket
 import threading
@@ -37,11 +36,12 @@ from typing import Protocol, Self
 
 from zklock._ground import threads
 from zklock._ground.clock import clock
-from zklock._ground.numbers import check_int, check_number
+from zklock._ground.numbers import check_int
 from zklock.testing.addresses import one_server
 from zklock.testing.frames import Direction, Frame, FrameKind, Header, known_ops
 from zklock.testing.ports import shut
 from zklock.testing.proxied import End, Pair, Rule
+from zklock.testing.settings import check_seconds
 
 __all__ = ["Connection", "Counts", "Direction", "Fault", "FaultProxy", "Frame", "FrameKind"]
 
@@ -356,9 +356,7 @@ class FaultProxy(_Hub):
 
     def delay(self, seconds: float, *, to_server: bool = True, to_client: bool = True) -> None:
         """Deliver what is read from now on so many seconds later, in order; 0 ends the delay."""
-        check_number(
-            "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
-        )
+        check_seconds(seconds)
         self._set_rule("delay", dict.fromkeys(_chosen(to_server, to_client), seconds))
 
     def hold(self, *, to_server: bool = True, to_client: bool = True) -> None:

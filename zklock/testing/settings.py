@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zklock._ground.numbers import check_int
+from zklock._ground.numbers import check_int, check_number
 
 _KEY = re.compile(r"[A-Za-z0-9_.\-]+", re.ASCII)
 _VALUE = re.compile(r"\S+")
@@ -59,6 +60,13 @@ class Settings:
         """Return the options that the caller wants for Java."""
         properties = [f"-D{key}={value}" for key, value in self.system_properties.items()]
         return [*properties, *self.java_options]
+
+
+def check_seconds(seconds: float) -> float:
+    """Return a time that may be waited for; ``TypeError`` or ``ValueError`` for anything else."""
+    return check_number(
+        "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
+    )
 
 
 def several(name: str, words: Iterable[str]) -> tuple[str, ...]:

@@ -79,7 +79,6 @@ class SimulatedServer(EmbeddedServer):
         """Take one end of a connection of ``owner``."""
 
         def take() -> None:
-            assert self._selector is not None
             link.setblocking(False)
             connection = Connection(link, LOOPBACK, self._max_frame)
             self._connections[connection] = None
@@ -93,7 +92,6 @@ class SimulatedServer(EmbeddedServer):
         """Read and send nothing more on the connections of ``owner``."""
 
         def change() -> None:
-            assert self._selector is not None
             self._cut.add(owner)
             for connection, of in self._adopted.items():
                 if of is owner:
@@ -105,7 +103,6 @@ class SimulatedServer(EmbeddedServer):
         """Go on with the connections of ``owner``: what was kept back passes, in order."""
 
         def change() -> None:
-            assert self._selector is not None
             self._cut.discard(owner)
             for connection, of in list(self._adopted.items()):
                 if of is owner:
@@ -156,6 +153,5 @@ class SimulatedServer(EmbeddedServer):
 
     def _lose(self, connection: Connection) -> None:
         if self._adopted.pop(connection, None) in self._cut:
-            assert self._selector is not None
             self._selector.register(connection.socket, connection.mask, connection)
         super()._lose(connection)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, Self, TypeVar
 
 from zklock._ground.clock import clock
 from zklock._ground.events import Event
-from zklock._ground.numbers import check_number
 from zklock._shell.client import AnyClient
 from zklock._shell.connect import Client, connect, end
 from zklock.testing.errors import ServerError
+from zklock.testing.settings import check_seconds
 from zklock.testing.simulation.server import SimulatedServer
-from zklock.testing.simulation.side import Alarms, Side, SimulatedHandler, World
+from zklock.testing.simulation.side import Alarms, Side, SimulatedHandler, Waits, World
 from zklock.testing.zookeeper.faults import ScriptedFault
 
 T = TypeVar("T")
@@ -135,7 +135,9 @@ class Simulation:
         if chroot and not chroot.startswith("/"):
             raise ValueError(f"chroot must be absolute (start with '/'): {chroot!r}")
         with self._alone():
-            self._forget_closed()
+            for each in list(self._resting):
+                if each in self._sides or each.closed:
+                    del self._resting[each]
             side = Side(self._world, next(self._numbers))
             client = connect(
                 self._server.hosts + chroot,
@@ -156,7 +158,7 @@ class Simulation:
         then sessions end on the server.
         """
         with self._alone():
-            until = self._end_of(seconds)
+            until = self._now + check_seconds(seconds)
             while self._step(until):
                 pass
 
@@ -165,11 +167,11 @@ class Simulation:
 
         The tasks of the loop go on after each moment at which something was due.
         """
-        until = self._end_of(seconds)
+        until = self._now + check_seconds(seconds)
         going = True
         await self._loop_settles()  # what was begun before begins now
         while going:
-            going = await asyncio.to_thread(self._one_step, until)
+            going = await asyncio.to_thread(self._do_alone, self._step, until)
             await self._loop_settles()
 
     def run(self, call: Callable[[], T], at_most: float = 60.0) -> T:
@@ -189,7 +191,7 @@ class Simulation:
 
         thread = threading.Thread(target=work, name="zklock-simulated-call", daemon=True)
         with self._alone():
-            until = self._end_of(at_most)
+            until = self._now + check_seconds(at_most)
             thread.start()
         elsewhere, going = 0.0, True  # real seconds
         while thread.is_alive():
@@ -302,11 +304,6 @@ class Simulation:
                 self._sides[side] = None
         return turns
 
-    def _forget_closed(self) -> None:
-        for side in list(self._resting):
-            if side in self._sides or side.closed:
-                del self._resting[side]
-
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if self._world.waits.is_calling:
@@ -321,12 +318,6 @@ class Simulation:
         if not isinstance(handler, SimulatedHandler) or handler.side.world is not self._world:
             raise ValueError(f"{client!r} is no client of this simulation")
         return handler.side
-
-    def _end_of(self, seconds: float) -> float:
-        check_number(
-            "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
-        )
-        return self._now + seconds
 
     def _change(
         self, client: AnyClient, *, partitioned: bool | None = None, paused: bool | None = None
@@ -354,9 +345,9 @@ class Simulation:
             side.cut = False
             side.handler.open()
 
-    def _one_step(self, until: float) -> bool:
+    def _do_alone(self, call: Callable[..., T], *what: Any) -> T:
         with self._alone():
-            return self._step(until)
+            return call(*what)
 
     def _step(self, until: float) -> bool:
         """Move to the next moment, but not beyond a time; return whether that is still to come."""
@@ -393,12 +384,13 @@ class Simulation:
         """Return when everything rests: the time at which the next session ends on the server."""
         spent, last = 0.0, clock()
         pause = _LOOK
+        look = partial(_unrest, self._world.waits, self._sides)
         while True:
             before = self._stirred
             self._news.clear()
-            why = self._unrest()  # a first look keeps nobody from working
+            why = look()  # a first look keeps nobody from working
             if why is None:
-                why, ends = self._server.ask(lambda: (self._unrest(), self._server.due()))
+                why, ends = self._server.ask(lambda: (look(), self._server.due()))
                 if why is None and self._stirred == before:
                     return ends
             now = clock()
@@ -406,14 +398,6 @@ class Simulation:
             if spent > _RESTS_IN:
                 raise RuntimeError(f"the simulation does not come to rest: {why or 'it goes on'}")
             pause = _LOOK if self._news.wait(pause) else min(2 * pause, _LONG_LOOK)
-
-    def _unrest(self) -> str | None:
-        if self._world.waits.ended():
-            return "a thread whose wait has ended"
-        for side in list(self._sides):
-            if (what := side.unrest()) is not None:
-                return f"{side.name}: {what}"
-        return None
 
     async def _loop_settles(self) -> None:
         """Return when the tasks of the running loop do nothing more with the simulation."""
@@ -423,11 +407,7 @@ class Simulation:
                 await asyncio.sleep(0)
             if self._stirred == before:
                 return
-            await asyncio.to_thread(self._backoffs)
-
-    def _backoffs(self) -> None:
-        with self._alone():
-            self._settle()
+            await asyncio.to_thread(self._do_alone, self._settle)
 
 
 def simulated(
@@ -445,6 +425,16 @@ def simulated(
         min_session_timeout=min_session_timeout,
         max_session_timeout=max_session_timeout,
     )
+
+
+def _unrest(waits: Waits, sides: dict[Side, None]) -> str | None:
+    """Return what does not rest, if anything does not."""
+    if waits.ended():
+        return "a thread whose wait has ended"
+    for side in list(sides):
+        if (what := side.unrest()) is not None:
+            return f"{side.name}: {what}"
+    return None
 
 
 def _waits_in_zklock(thread: threading.Thread) -> bool:

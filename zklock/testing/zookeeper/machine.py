@@ -187,8 +187,8 @@ class Machine(Generic[C]):
             session = self.sessions.open(timeout, now)
         else:
             found = self.sessions.find(request.session)
-            if found is not None:
-                self._drop(found)
+            if found is not None and found.connection is not None:
+                self._hang_up(found.connection)
             if found is None or found.password != request.password:
                 self._send(connection, Connected(0, 0, _NO_PASSWORD, read_only))
                 self._hang_up(connection)
@@ -319,10 +319,6 @@ class Machine(Generic[C]):
         self.lost(connection)
         self._send(connection, HangUp())
 
-    def _drop(self, session: ServerSession[C]) -> None:
-        if session.connection is not None:
-            self._hang_up(session.connection)
-
     def _close(self, session: ServerSession[C], now: int) -> None:
         def bury(txn: Transaction) -> None:
             for path in list(self.tree.ephemerals.get(session.id, ())):
@@ -392,17 +388,11 @@ class Machine(Generic[C]):
             case Delete():
                 self._delete(txn, link, request)
             case SetData(path, data, version):
-                node = self._permitted(link, path, Perms.WRITE)
+                node = self._permitted(link, _valid(path), Perms.WRITE)
                 return (txn.write(node, path, data, version),)
             case CheckVersion(path, version):
-                expect(version, self._permitted(link, path, Perms.READ).version)
+                expect(version, self._permitted(link, _valid(path), Perms.READ).version)
         return ()
-
-    def _permitted(self, link: _Link[C], path: str, wanted: int) -> Znode:
-        _valid(path)
-        node = self.tree.find(path)
-        acl.check(node, wanted, link.who)
-        return node
 
     def _create(self, txn: Transaction, link: _Link[C], request: Create) -> Body:
         path, mode = request.path, request.mode
@@ -460,21 +450,21 @@ class Machine(Generic[C]):
                     raise Refused(Code.NO_NODE)
                 return (node.stat(),)
             case GetData(path, watch):
-                node = self._readable(link, path, Perms.READ)
+                node = self._permitted(link, path, Perms.READ)
                 if watch:
                     self.watches.on_data(path, connection)
                 return node.data, node.stat()
             case GetChildren(path, watch):
-                node = self._readable(link, path, Perms.READ)
+                node = self._permitted(link, path, Perms.READ)
                 if watch:
                     self.watches.on_children(path, connection)
                 return list(node.children), node.stat()
             case GetAcl(path):
-                node = self._readable(link, path, Perms.READ | Perms.ADMIN)
+                node = self._permitted(link, path, Perms.READ | Perms.ADMIN)
                 return acl.shown(node, link.who), node.stat()
         return self._other(connection, request)
 
-    def _readable(self, link: _Link[C], path: str, wanted: int) -> Znode:
+    def _permitted(self, link: _Link[C], path: str, wanted: int) -> Znode:
         node = self.tree.find(path)
         acl.check(node, wanted, link.who)
         return node
@@ -526,6 +516,7 @@ class Machine(Generic[C]):
         place(request.children, populated, self.watches.on_children)
 
 
-def _valid(path: str) -> None:
+def _valid(path: str) -> str:
     if not is_valid(path):
         raise Refused(Code.BAD_ARGUMENTS)
+    return path

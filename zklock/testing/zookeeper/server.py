@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import selectors
 import socket
@@ -23,15 +22,16 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from zklock._ground import threads
 from zklock._ground.addresses import server_name
-from zklock._ground.numbers import check_int, check_number
+from zklock._ground.numbers import check_int
 from zklock.testing.errors import ServerError, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports, shut
 from zklock.testing.sessions import HasSession
+from zklock.testing.settings import check_seconds
 from zklock.testing.zookeeper import messages, words
 from zklock.testing.zookeeper.codec import Malformed, Splitter
 from zklock.testing.zookeeper.faults import ScriptedFault, Trouble
 from zklock.testing.zookeeper.machine import Machine, Rules
-from zklock.testing.zookeeper.messages import Message, Request
+from zklock.testing.zookeeper.messages import Request
 
 T = TypeVar("T")
 
@@ -76,11 +76,7 @@ class Connection:
     def mature(self, now: float) -> None:
         """Move what is due to the outbox."""
         while self.later and self.later[0][0] <= now:
-            data = self.later.popleft()[1]
-            if data is None:
-                self.ends = True
-            elif not self.ends:
-                self.outbox += data
+            self.say(self.later.popleft()[1])
 
 
 def _peer(link: socket.socket) -> str:
@@ -92,58 +88,22 @@ def _peer(link: socket.socket) -> str:
     return server_name(host, port)
 
 
-class EmbeddedServer:
-    """A ZooKeeper in this process, in pure Python. For tests and demos, never for production.
+class _Sockets:
+    """The machine, and the thread that owns it and all sockets."""
 
-    ::
+    _machine: Machine[Connection]
+    _waker: tuple[socket.socket, socket.socket]
+    _selector: selectors.BaseSelector
+    _deaf: selectors.BaseSelector
 
-        with zklock.testing.embedded() as server:
-            client = zklock.connect(server.hosts)
-
-    Faults: `throttle`, `lose_request`, `lose_reply`, `delay`, `mute`, `refuse`, `read_only`,
-    `expire`, `restart` with other timeouts. `FaultProxy` may stand in front of it for the faults of
-    a network. Methods may be called from any thread but the server's own, one at a time.
-    """
-
-    _MACHINE: ClassVar[type[Machine[Any]]] = Machine
-
-    def __init__(
-        self,
-        *,
-        port: int | None = None,
-        host: str = LOOPBACK,
-        tick_time: int = 500,
-        min_session_timeout: int | None = None,
-        max_session_timeout: int | None = 60_000,
-        max_frame: int = MAX_FRAME,
-        container_check: int = 60_000,
-    ) -> None:
-        if port is not None:
-            check_int("port", port, 0, 65535)
-        self._max_frame = check_int("max_frame", max_frame, 1)
-        self._rules = Rules(
-            tick_time=tick_time,
-            min_session_timeout=min_session_timeout,
-            max_session_timeout=max_session_timeout,
-            container_check=container_check,
-        )
+    def __init__(self, host: str, port: int, max_frame: int) -> None:
         self.host = host
-        self.port = port or free_ports()[0]
-        wall = time.time_ns() // 1_000_000
-        self._machine: Machine[Connection] = self._MACHINE(
-            self._rules,
-            self._now(),
-            since_epoch=wall - self._now(),
-            # As a real server: no id is used twice by servers that follow each other.
-            first_session=(wall << 16) & (2**56 - 1),
-        )
+        self.port = port
+        self._max_frame = max_frame
         self._thread: threading.Thread | None = None
         self._commands: deque[tuple[Callable[[], object], Future[object]]] = deque()
         self._connections: dict[Connection, None] = {}
         self._listener: socket.socket | None = None
-        self._waker: tuple[socket.socket, socket.socket] | None = None
-        self._selector: selectors.BaseSelector | None = None
-        self._deaf: selectors.BaseSelector | None = None
         self._dirty: dict[Connection, None] = {}  # those with something to send
         self._late: dict[Connection, None] = {}  # those with something to send later
         self._faults: list[ScriptedFault] = []
@@ -151,205 +111,17 @@ class EmbeddedServer:
         self._muted = self._frozen = self._ending = False
         self._received = self._sent = 0
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    def __repr__(self) -> str:
-        return f"<EmbeddedServer {self.hosts}: {'runs' if self.running else 'is down'}>"
-
-    @property
-    def sessions(self) -> frozenset[int]:
-        """The ids of the sessions that live."""
-        return self._call(lambda: frozenset(each.id for each in self._machine.sessions.all()))
-
-    # Start and stop.
-
     @property
     def hosts(self) -> str:
         """``"host:port"``, as clients take it; the same after every restart."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    @property
-    def running(self) -> bool:
-        """Whether it runs; frozen or mute, it does."""
-        return self._thread is not None
-
-    def start(self) -> None:
-        """Serve; do nothing if it runs. `StartFailed` if the port is taken."""
-        if self._thread is not None:
-            return
-        try:
-            self._listen()
-        except OSError as error:
-            raise StartFailed(f"{self.hosts} cannot be listened on ({error})") from error
-        self._machine.restart(self._rules, self._now())
-        self._muted = self._frozen = self._ending = False
-        self._waker = ours, theirs = socket.socketpair()
-        self._selector, self._deaf = selectors.DefaultSelector(), selectors.DefaultSelector()
-        for link in (ours, theirs):
-            link.setblocking(False)
-        for selector in (self._selector, self._deaf):
-            selector.register(theirs, _READ, None)
-        self._register_listener()
-        thread = threading.Thread(target=self._run, name="embedded-zookeeper", daemon=True)
-        try:
-            threads.begin(thread)
-        except BaseException:
-            self._close_all()
-            raise
-        self._thread = thread
-        _running.add(self)
-        log.warning("embedded ZooKeeper on %s, %s", self.hosts, NOTICE)
-
-    def stop(self) -> None:
-        """End all connections and stop listening; data and sessions are kept in memory."""
-        thread = self._thread
-        if thread is None:
-            return
-        self._call(self._end)
-        thread.join()
-        self._thread = None
-        _running.discard(self)
-
-    def restart(
-        self,
-        *,
-        tick_time: int | None = None,
-        min_session_timeout: int | None = None,
-        max_session_timeout: int | None = None,
-    ) -> None:
-        """Stop and start; what is given replaces the setting, in milliseconds.
-
-        Every session begins a whole timeout anew, as with a real server. It negotiates when its
-        client connects again.
-        """
-        given = {
-            "tick_time": tick_time,
-            "min_session_timeout": min_session_timeout,
-            "max_session_timeout": max_session_timeout,
-        }
-        rules = replace(
-            self._rules, **{name: value for name, value in given.items() if value is not None}
-        )
-        self.stop()
-        self._rules = rules
-        self.start()
-
-    # Faults.
-
-    def throttle(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Answer the next ``n`` requests by ThrottledOp: they are not carried out.
-
-        ``op`` is ZooKeeper's name of an operation, or several: ``"create2"``, ``"delete"``.
-        """
-        return self._script(ScriptedFault(Trouble.THROTTLED, op, n))
-
-    def lose_request(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Close the connection instead of carrying out the next request, ``n`` times."""
-        return self._script(ScriptedFault(Trouble.REQUEST_LOST, op, n))
-
-    def lose_reply(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Carry out the next request and close the connection instead of answering, ``n`` times."""
-        return self._script(ScriptedFault(Trouble.REPLY_LOST, op, n))
-
-    def delay(self, seconds: float) -> None:
-        """Send everything later by this time, in order; 0 ends that."""
-        check_number(
-            "seconds", seconds, "seconds", lambda it: 0 <= it < math.inf, "0 or more, and finite"
-        )
-
-        def set_delay() -> None:
-            self._delay = seconds
-
-        self._call(set_delay)
-
-    def mute(self, on: bool = True) -> None:
-        """Read and answer nothing, accept nothing; sessions expire all the same."""
-        self._call(lambda: self._silence(muted=on))
-
-    def pause(self) -> None:
-        """Freeze, as a process that is stopped: nothing happens but that time goes on."""
-        self._call(lambda: self._silence(frozen=True))
-
-    def resume(self) -> None:
-        """Go on after `pause`. What has expired meanwhile ends first."""
-        if self.running:
-            self._call(lambda: self._silence(frozen=False))
-
-    def refuse(self, on: bool = True) -> None:
-        """Refuse new connections; the present ones stay."""
-
-        def change() -> None:
-            if on:
-                self._close_listener()
-            elif self._listener is None:
-                self._listen()
-                self._register_listener()
-
-        self._call(change)
-
-    def drop(self) -> None:
-        """Close all present connections at once. Sessions stay, and clients may connect again."""
-        self._call(self._drop_all)
-
-    def read_only(self, on: bool = True) -> None:
-        """Be a read-only server, or be none any more; the present connections are closed."""
-
-        def change() -> None:
-            self._machine.read_only = on
-            self._drop_all()
-
-        self._call(change)
-
-    def expire(self, session: HasSession | tuple[int, bytes] | int) -> None:
-        """End a session now, as its expiry would: of this client, ``client_id``, or session id.
-
-        When it returns, the session's ephemeral nodes are gone and its connection is closed.
-        `ServerError` if there is no such session.
-        """
-        if not isinstance(session, int):
-            client_id = session if isinstance(session, tuple) else session.client_id
-            if client_id is None:
-                raise ServerError("the client is not connected: note its client_id before")
-            session = client_id[0]
-        number = session
-
-        def end() -> bool:
-            lived = self._machine.expire(number, self._now())
-            self._deliver()
-            return lived
-
-        if not self._call(end):
-            raise ServerError(f"no session {number:#x}: it is over already")
-
-    def set_child_counter(self, path: str, value: int) -> None:
-        """Make the next sequential child of ``path`` get the number ``value``.
-
-        ``value`` is a signed 32-bit number. `KeyError` if the znode does not exist.
-        """
-        if not -(2**31) <= value < 2**31:
-            raise ValueError(f"a child counter is a signed 32-bit number, not {value}")
-        if self.running:
-            self._call(lambda: self._machine.set_child_counter(path, value))
-        else:
-            self._machine.set_child_counter(path, value)
-
-    def _script(self, fault: ScriptedFault) -> ScriptedFault:
-        self._call(lambda: self._faults.append(fault))
-        return fault
-
-    # On the server's thread.
-
     def _now(self) -> int:
-        return _now()
+        return time.monotonic_ns() // 1_000_000
 
     def _call(self, command: Callable[[], T]) -> T:
         """Have the server's thread do something, and wait for it."""
-        if self._thread is None or self._waker is None or not self._thread.is_alive():
+        if self._thread is None or not self._thread.is_alive():
             raise ServerError(f"{self.hosts} is down: start it first")
         done: Future[object] = Future()
         self._commands.append((command, done))
@@ -367,7 +139,6 @@ class EmbeddedServer:
     def _turn(self) -> None:
         silent = self._muted or self._frozen
         selector = self._deaf if silent else self._selector
-        assert selector is not None
         for key, mask in selector.select(self._patience()):
             if key.data is None:
                 self._obey()
@@ -403,7 +174,6 @@ class EmbeddedServer:
                 self._flush(connection)
 
     def _obey(self) -> None:
-        assert self._waker is not None
         with contextlib.suppress(BlockingIOError):
             while self._waker[1].recv(_CHUNK):
                 pass
@@ -413,9 +183,6 @@ class EmbeddedServer:
                 done.set_result(command())
             except BaseException as error:
                 done.set_exception(error)
-
-    def _end(self) -> None:
-        self._ending = True
 
     def _silence(self, *, muted: bool | None = None, frozen: bool | None = None) -> None:
         was = self._frozen
@@ -436,22 +203,16 @@ class EmbeddedServer:
             listener.close()
             raise
         self._listener = listener
-
-    def _register_listener(self) -> None:
-        assert self._selector is not None
-        assert self._listener is not None
-        self._selector.register(self._listener, _READ, self)
+        self._selector.register(listener, _READ, self)
 
     def _close_listener(self) -> None:
         if self._listener is not None:
-            assert self._selector is not None
             self._selector.unregister(self._listener)
             shut(self._listener)
             self._listener.close()
             self._listener = None
 
     def _accept(self) -> None:
-        assert self._selector is not None
         assert self._listener is not None
         try:
             link, address = self._listener.accept()
@@ -544,7 +305,7 @@ class EmbeddedServer:
         outbox = self._machine.outbox
         while outbox:
             connection, message = outbox.popleft()
-            self._say(connection, _bytes(message))
+            self._say(connection, messages.frame(message) or None)
             self._sent += 1
 
     def _deliver(self) -> None:
@@ -570,13 +331,11 @@ class EmbeddedServer:
         reads = _READ if len(connection.outbox) < _ENOUGH_UNSENT else 0
         mask = reads | (_WRITE if connection.outbox else 0)
         if mask != connection.mask:
-            assert self._selector is not None
             self._selector.modify(connection.socket, mask, connection)
             connection.mask = mask
 
     def _lose(self, connection: Connection) -> None:
         if connection in self._connections:
-            assert self._selector is not None
             del self._connections[connection]
             self._late.pop(connection, None)
             self._machine.lost(connection)
@@ -591,9 +350,7 @@ class EmbeddedServer:
     def _close_all(self) -> None:
         self._drop_all()
         self._close_listener()
-        assert self._waker is not None
         for each in (self._selector, self._deaf, *self._waker):
-            assert each is not None
             each.close()
         while self._commands:
             self._commands.popleft()[1].set_exception(ServerError(f"{self.hosts} was stopped"))
@@ -613,11 +370,233 @@ class EmbeddedServer:
     def _forget(self) -> None:
         """In a forked child: close this end of everything, and leave the rest to the parent."""
         links = [each.socket for each in self._connections]
-        for each in [*links, self._listener, self._selector, self._deaf, *(self._waker or ())]:
+        for each in [*links, self._listener, self._selector, self._deaf, *self._waker]:
             if each is not None:
                 each.close()
         self._connections.clear()
-        self._listener = self._waker = self._thread = None
+        self._listener = self._thread = None
+
+
+class EmbeddedServer(_Sockets):
+    """A ZooKeeper in this process, in pure Python. For tests and demos, never for production.
+
+    ::
+
+        with zklock.testing.embedded() as server:
+            client = zklock.connect(server.hosts)
+
+    Faults: `throttle`, `lose_request`, `lose_reply`, `delay`, `mute`, `refuse`, `read_only`,
+    `expire`, `restart` with other timeouts. `FaultProxy` may stand in front of it for the faults of
+    a network. Methods may be called from any thread but the server's own, one at a time.
+    """
+
+    _MACHINE: ClassVar[type[Machine[Any]]] = Machine
+
+    def __init__(
+        self,
+        *,
+        port: int | None = None,
+        host: str = LOOPBACK,
+        tick_time: int = 500,
+        min_session_timeout: int | None = None,
+        max_session_timeout: int | None = 60_000,
+        max_frame: int = MAX_FRAME,
+        container_check: int = 60_000,
+    ) -> None:
+        if port is not None:
+            check_int("port", port, 0, 65535)
+        super().__init__(host, port or free_ports()[0], check_int("max_frame", max_frame, 1))
+        self._rules = Rules(
+            tick_time=tick_time,
+            min_session_timeout=min_session_timeout,
+            max_session_timeout=max_session_timeout,
+            container_check=container_check,
+        )
+        wall = time.time_ns() // 1_000_000
+        self._machine = self._MACHINE(
+            self._rules,
+            self._now(),
+            since_epoch=wall - self._now(),
+            # As a real server: no id is used twice by servers that follow each other.
+            first_session=(wall << 16) & (2**56 - 1),
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedServer {self.hosts}: {'runs' if self.running else 'is down'}>"
+
+    @property
+    def sessions(self) -> frozenset[int]:
+        """The ids of the sessions that live."""
+        return self._call(lambda: frozenset(each.id for each in self._machine.sessions.all()))
+
+    # Start and stop.
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs; frozen or mute, it does."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Serve; do nothing if it runs. `StartFailed` if the port is taken."""
+        if self._thread is not None:
+            return
+        self._muted = self._frozen = self._ending = False
+        self._waker = ours, theirs = socket.socketpair()
+        self._selector, self._deaf = selectors.DefaultSelector(), selectors.DefaultSelector()
+        for link in (ours, theirs):
+            link.setblocking(False)
+        for selector in (self._selector, self._deaf):
+            selector.register(theirs, _READ, None)
+        thread = threading.Thread(target=self._run, name="embedded-zookeeper", daemon=True)
+        try:
+            self._listen()
+            self._machine.restart(self._rules, self._now())
+            threads.begin(thread)
+        except BaseException as error:
+            self._close_all()
+            if isinstance(error, OSError):
+                raise StartFailed(f"{self.hosts} cannot be listened on ({error})") from error
+            raise
+        self._thread = thread
+        _running.add(self)
+        log.warning("embedded ZooKeeper on %s, %s", self.hosts, NOTICE)
+
+    def stop(self) -> None:
+        """End all connections and stop listening; data and sessions are kept in memory."""
+        thread = self._thread
+        if thread is None:
+            return
+        self._call(lambda: setattr(self, "_ending", True))
+        thread.join()
+        self._thread = None
+        _running.discard(self)
+
+    def restart(
+        self,
+        *,
+        tick_time: int | None = None,
+        min_session_timeout: int | None = None,
+        max_session_timeout: int | None = None,
+    ) -> None:
+        """Stop and start; what is given replaces the setting, in milliseconds.
+
+        Every session begins a whole timeout anew, as with a real server. It negotiates when its
+        client connects again.
+        """
+        given = {
+            "tick_time": tick_time,
+            "min_session_timeout": min_session_timeout,
+            "max_session_timeout": max_session_timeout,
+        }
+        rules = replace(
+            self._rules, **{name: value for name, value in given.items() if value is not None}
+        )
+        self.stop()
+        self._rules = rules
+        self.start()
+
+    # Faults.
+
+    def throttle(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Answer the next ``n`` requests by ThrottledOp: they are not carried out.
+
+        ``op`` is ZooKeeper's name of an operation, or several: ``"create2"``, ``"delete"``.
+        """
+        return self._script(ScriptedFault(Trouble.THROTTLED, op, n))
+
+    def lose_request(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Close the connection instead of carrying out the next request, ``n`` times."""
+        return self._script(ScriptedFault(Trouble.REQUEST_LOST, op, n))
+
+    def lose_reply(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Carry out the next request and close the connection instead of answering, ``n`` times."""
+        return self._script(ScriptedFault(Trouble.REPLY_LOST, op, n))
+
+    def delay(self, seconds: float) -> None:
+        """Send everything later by this time, in order; 0 ends that."""
+        check_seconds(seconds)
+        self._call(lambda: setattr(self, "_delay", seconds))
+
+    def mute(self, on: bool = True) -> None:
+        """Read and answer nothing, accept nothing; sessions expire all the same."""
+        self._call(lambda: self._silence(muted=on))
+
+    def pause(self) -> None:
+        """Freeze, as a process that is stopped: nothing happens but that time goes on."""
+        self._call(lambda: self._silence(frozen=True))
+
+    def resume(self) -> None:
+        """Go on after `pause`. What has expired meanwhile ends first."""
+        if self.running:
+            self._call(lambda: self._silence(frozen=False))
+
+    def refuse(self, on: bool = True) -> None:
+        """Refuse new connections; the present ones stay."""
+
+        def change() -> None:
+            if on:
+                self._close_listener()
+            elif self._listener is None:
+                self._listen()
+
+        self._call(change)
+
+    def drop(self) -> None:
+        """Close all present connections at once. Sessions stay, and clients may connect again."""
+        self._call(self._drop_all)
+
+    def read_only(self, on: bool = True) -> None:
+        """Be a read-only server, or be none any more; the present connections are closed."""
+
+        def change() -> None:
+            self._machine.read_only = on
+            self._drop_all()
+
+        self._call(change)
+
+    def expire(self, session: HasSession | tuple[int, bytes] | int) -> None:
+        """End a session now, as its expiry would: of this client, ``client_id``, or session id.
+
+        When it returns, the session's ephemeral nodes are gone and its connection is closed.
+        `ServerError` if there is no such session.
+        """
+        if not isinstance(session, int):
+            client_id = session if isinstance(session, tuple) else session.client_id
+            if client_id is None:
+                raise ServerError("the client is not connected: note its client_id before")
+            session = client_id[0]
+        number = session
+
+        def end() -> bool:
+            lived = self._machine.expire(number, self._now())
+            self._deliver()
+            return lived
+
+        if not self._call(end):
+            raise ServerError(f"no session {number:#x}: it is over already")
+
+    def set_child_counter(self, path: str, value: int) -> None:
+        """Make the next sequential child of ``path`` get the number ``value``.
+
+        ``value`` is a signed 32-bit number. `KeyError` if the znode does not exist.
+        """
+        if not -(2**31) <= value < 2**31:
+            raise ValueError(f"a child counter is a signed 32-bit number, not {value}")
+        if self.running:
+            self._call(lambda: self._machine.set_child_counter(path, value))
+        else:
+            self._machine.set_child_counter(path, value)
+
+    def _script(self, fault: ScriptedFault) -> ScriptedFault:
+        self._call(lambda: self._faults.append(fault))
+        return fault
 
 
 def embedded(
@@ -647,15 +626,7 @@ def embedded(
     )
 
 
-def _now() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
-def _bytes(message: Message) -> bytes | None:
-    return messages.frame(message) or None
-
-
-_running: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
+_running: weakref.WeakSet[_Sockets] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
