@@ -10,7 +10,6 @@ handshakes, broken requests and connections, byte by byte.
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, zip_longest
 from typing import Any
@@ -26,6 +25,9 @@ from tests.contract.support import SOON, kazoo_client
 from tests.modes import repeated
 from zklock.testing import EmbeddedServer, FaultProxy, ZooKeeperServer, four_letter
 from zklock.testing.frames import Direction, FrameKind
+from zklock.testing.sessions import received
+from zklock.testing.zookeeper import codec
+from zklock.testing.zookeeper.codec import ASKED, INT, LONG, Acl, Op, framed
 from zklock.testing.zookeeper.machine import Machine
 
 SESSIONS = 3
@@ -371,23 +373,14 @@ def test_the_same_requests_get_the_same_answers(
 
 # Handshakes, and what no client of ours sends: frame by frame.
 
-CREATE, DELETE, EXISTS, GET, PING, AUTH_OP, CLOSE = 1, 2, 3, 4, 11, 100, -11
-CONTAINER, SET_WATCHES = 19, 101
 FRESH = (0, bytes(16))
-CLOSED, RESET = "closed", "closed"
-"""A server that closes a socket with unread bytes resets the connection."""
+CLOSED = "closed"
+OPEN, NOBODY = (codec.ACLS.write([Acl(31, *who)]) for who in (("world", "anyone"), ("", "")))
+text = codec.TEXT.write
 
 
-def text(value: str) -> bytes:
-    return struct.pack(">i", len(value)) + value.encode()
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
-OPEN = struct.pack(">ii", 1, 31) + text("world") + text("anyone")
-NOBODY = struct.pack(">iiii", 1, 31, -1, -1)
+def strings(*values: str) -> bytes:
+    return codec.TEXTS.write(values)
 
 
 class Raw:
@@ -413,18 +406,17 @@ class Raw:
         tail: bytes = b"\0",
     ) -> Any:
         """Shake hands; return what was negotiated, and how the answer ends."""
-        head = struct.pack(">iqiqi", 0, zxid, timeout, session[0], len(session[1]))
-        self.link.sendall(framed(head + session[1] + tail))
+        self.link.sendall(framed(codec.CONNECT.pack((0, zxid, timeout, *session)) + tail))
         body = self._frame()
         if isinstance(body, str):
             return body
-        protocol, negotiated, number, size = struct.unpack_from(">iiqi", body)
-        self.session = number, body[20 : 20 + size]
+        (protocol, negotiated, number, password), at = _GRANTED.unpack(body)
+        self.session = number, password
         known = "none" if number == 0 else "same" if number == session[0] else "new"
-        return protocol, negotiated, known, size, any(self.session[1]), body[20 + size :]
+        return protocol, negotiated, known, len(password), any(password), body[at:]
 
     def ask(self, xid: int, op: int, body: bytes = b"") -> Any:
-        self.link.sendall(framed(struct.pack(">ii", xid, op) + body))
+        self.link.sendall(framed(ASKED.pack((xid, op)) + body))
         return self.hear()
 
     def hear(self) -> Any:
@@ -432,42 +424,30 @@ class Raw:
         body = self._frame()
         if isinstance(body, str):
             return body
-        xid, _, error = struct.unpack_from(">iqi", body)
-        return xid, error, len(body[16:]) if op_has_stat(body) else body[16:]
+        (xid, _, error), at = codec.ANSWERED.unpack(body)
+        has_stat = len(body) >= at + 68
+        return xid, error, len(body[at:]) if has_stat else body[at:]
 
     def _frame(self) -> bytes | str:
         try:
-            (length,) = struct.unpack(">i", self._exactly(4))
-            return self._exactly(length)
-        except EOFError:
+            return received(self.link)
+        except ConnectionError:  # who closes a socket with unread bytes resets the connection
             return CLOSED
-        except ConnectionResetError:
-            return RESET
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            chunk = self.link.recv(size - len(data))
-            if not chunk:
-                raise EOFError
-            data += chunk
-        return data
 
 
-def op_has_stat(body: bytes) -> bool:
-    return len(body) >= 16 + 68
+_GRANTED = codec.Record(*codec.CONNECTED.fields[:4])
 
 
 def handshakes(hosts: str) -> Iterator[Any]:
     for timeout in (-1, 0, 1, 4321, 10**9):
         with Raw(hosts) as raw:
             yield raw.connect(timeout=timeout)
-            yield raw.ask(1, CLOSE)
+            yield raw.ask(1, Op.CLOSE_SESSION)
             yield raw.hear()
     for tail in (b"", b"\1"):
         with Raw(hosts) as raw:
             yield raw.connect(tail=tail)
-            yield raw.ask(1, CLOSE)
+            yield raw.ask(1, Op.CLOSE_SESSION)
 
 
 def sessions(hosts: str) -> Iterator[Any]:
@@ -475,12 +455,12 @@ def sessions(hosts: str) -> Iterator[Any]:
         yield first.connect()
         yield second.connect(first.session)
         yield first.hear()
-        yield second.ask(1, PING)
+        yield second.ask(1, Op.PING)
         yield third.connect((second.session[0], b"wrong".ljust(16)))
         yield third.hear()
         yield second.hear()  # who says a wrong password ends the connection all the same
         yield fourth.connect(first.session)
-        yield fourth.ask(1, CLOSE)
+        yield fourth.ask(1, Op.CLOSE_SESSION)
     with Raw(hosts) as raw:
         yield raw.connect(first.session)
         yield raw.hear()
@@ -510,41 +490,37 @@ def sizes(hosts: str) -> Iterator[Any]:
         with Raw(hosts) as raw:
             yield raw.connect()
             path = text("/large")
-            rest = OPEN + struct.pack(">i", 1)
+            rest = OPEN + INT.write(1)
             data = bytes(size - 8 - len(path) - 4 - len(rest))
             raw.link.settimeout(SOON)
             try:
-                raw.link.sendall(framed(struct.pack(">ii", 1, CREATE) + path + framed(data) + rest))
+                raw.link.sendall(framed(ASKED.pack((1, Op.CREATE)) + path + framed(data) + rest))
             except (ConnectionResetError, BrokenPipeError):
-                yield RESET
+                yield CLOSED
             else:
                 yield raw.hear()
 
 
 def misfits(hosts: str) -> Iterator[Any]:
     for op, body in (
-        (CREATE, b""),
-        (CREATE, text("/x") + b"\0\0"),
-        (GET, b"\0\0\0\x09/x"),
-        (EXISTS, text("/x")),
-        (EXISTS, text("/a\0b") + b"\0"),
-        (GET, text("no slash") + b"\0"),
-        (14, b"\0\0\0\x01\0\0"),
-        (14, b"\0\0\0\x63\0\0\0\0\0"),
-        (GET, text("") + b"\0"),
-        (9, text("any thing")),
-        (EXISTS, text("/zookeeper/config") + b"\0"),
-        (CREATE, text("/zookeeper/config/mine") + framed(b"") + OPEN + struct.pack(">i", 0)),
-        (CREATE, text("/x") + framed(b"") + NOBODY + struct.pack(">i", 0)),
+        (Op.CREATE, b""),
+        (Op.CREATE, text("/x") + b"\0\0"),
+        (Op.GET_DATA, b"\0\0\0\x09/x"),
+        (Op.EXISTS, text("/x")),
+        (Op.EXISTS, text("/a\0b") + b"\0"),
+        (Op.GET_DATA, text("no slash") + b"\0"),
+        (Op.MULTI, b"\0\0\0\x01\0\0"),
+        (Op.MULTI, b"\0\0\0\x63\0\0\0\0\0"),
+        (Op.GET_DATA, text("") + b"\0"),
+        (Op.SYNC, text("any thing")),
+        (Op.EXISTS, text("/zookeeper/config") + b"\0"),
+        (Op.CREATE, text("/zookeeper/config/mine") + framed(b"") + OPEN + INT.write(0)),
+        (Op.CREATE, text("/x") + framed(b"") + NOBODY + INT.write(0)),
     ):
         with Raw(hosts) as raw:
             yield raw.connect()
             yield op, body, raw.ask(5, op, body)
-            yield raw.ask(6, PING)
-
-
-def strings(*values: str) -> bytes:
-    return struct.pack(">i", len(values)) + b"".join(map(text, values))
+            yield raw.ask(6, Op.PING)
 
 
 def watches(hosts: str) -> Iterator[Any]:
@@ -552,12 +528,12 @@ def watches(hosts: str) -> Iterator[Any]:
     lists = strings("/again", "/none"), strings("/again", "/never"), strings("/again", "/none")
     with Raw(hosts) as raw:
         yield raw.connect()
-        yield raw.ask(1, CONTAINER, text("/again") + framed(b"") + OPEN + struct.pack(">i", 4))
-        raw.link.sendall(framed(struct.pack(">iiq", -8, SET_WATCHES, 0) + b"".join(lists)))
+        yield raw.ask(1, Op.CREATE_CONTAINER, text("/again") + framed(b"") + OPEN + INT.write(4))
+        raw.link.sendall(framed(ASKED.pack((-8, Op.SET_WATCHES)) + LONG.write(0) + b"".join(lists)))
         yield [raw.hear() for _ in range(6)]
-        yield raw.ask(-8, SET_WATCHES, struct.pack(">q", 2**60) + strings("/again") * 3)
+        yield raw.ask(-8, Op.SET_WATCHES, LONG.write(2**60) + strings("/again") * 3)
         yield raw.hear()
-        raw.link.sendall(framed(struct.pack(">ii", 8, DELETE) + text("/again") + b"\xff" * 4))
+        raw.link.sendall(framed(ASKED.pack((8, Op.DELETE)) + text("/again") + b"\xff" * 4))
         yield [raw.hear() for _ in range(2)]
 
 
@@ -569,7 +545,7 @@ def unknown(hosts: str) -> Iterator[Any]:
 
 
 def proofs(hosts: str) -> Iterator[Any]:
-    null = struct.pack(">i", -1)
+    null = INT.write(-1)
     for scheme, proof in (
         ("digest", framed(b"me:secret")),
         ("digest", framed(b"")),
@@ -581,9 +557,9 @@ def proofs(hosts: str) -> Iterator[Any]:
     ):
         with Raw(hosts) as raw:
             yield raw.connect()
-            packet = struct.pack(">i", 0) + text(scheme) + proof
-            yield scheme, raw.ask(-4, AUTH_OP, packet)
-            yield raw.ask(6, PING)
+            packet = INT.write(0) + text(scheme) + proof
+            yield scheme, raw.ask(-4, Op.AUTH, packet)
+            yield raw.ask(6, Op.PING)
 
 
 def words(hosts: str) -> Iterator[Any]:
@@ -598,18 +574,7 @@ def words(hosts: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     "scene",
-    [
-        handshakes,
-        sessions,
-        the_future,
-        broken,
-        sizes,
-        misfits,
-        watches,
-        unknown,
-        proofs,
-        words,
-    ],
+    [handshakes, sessions, the_future, broken, sizes, misfits, watches, unknown, proofs, words],
     ids=lambda scene: scene.__name__,
 )
 def test_connections_go_alike(
