@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,25 +33,22 @@ class Refusing:
         self.paused = True
 
 
-def test_a_busy_machine_pauses_it_in_the_end() -> None:
-    busy = Refusing(BUSY, BUSY)
-    container._freeze(busy)
-    assert busy.paused
-
-
-def test_an_engine_that_cannot_pause_is_asked_once() -> None:
-    refusing = Refusing(OTHER)
-    with pytest.raises(APIError, match="not configured"):
-        container._freeze(refusing)
-    assert not refusing.paused
-
-
-def test_a_machine_that_never_pauses_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "_FREEZE_SECONDS", 0.0)
-    never = Refusing(*[BUSY] * 10)
-    with pytest.raises(APIError, match="unable to freeze"):
-        container._freeze(never)
-    assert not never.paused
+@pytest.mark.parametrize(
+    ("errors", "patience", "why"),
+    [
+        ((BUSY, BUSY), 30.0, ""),
+        ((OTHER,), 30.0, "not configured"),
+        ((BUSY,) * 10, 0.0, "unable to freeze"),
+    ],
+)
+def test_an_engine_is_asked_again_only_where_the_machine_is_busy(
+    monkeypatch: pytest.MonkeyPatch, errors: tuple[APIError, ...], patience: float, why: str
+) -> None:
+    monkeypatch.setattr(container, "_FREEZE_SECONDS", patience)
+    asked = Refusing(*errors)
+    with pytest.raises(APIError, match=why) if why else nullcontext():
+        container._freeze(asked)
+    assert asked.paused == (not why)
 
 
 def services(file: str) -> dict[str, Any]:

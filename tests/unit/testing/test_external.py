@@ -42,7 +42,8 @@ def test_an_ensemble_takes_as_many_as_it_needs() -> None:
     backend = ExternalBackend("a:1,b:2,c:3")
     group = backend.ensemble(Settings(), 2)
     assert [(node.host, node.port) for node in group.nodes] == [("a", 1), ("b", 2)]
-    with pytest.raises(NotSupported):
-        group.cut(0)
+    for verb in (group.cut, group.heal):
+        with pytest.raises(NotSupported):
+            verb(0)
     with pytest.raises(BackendUnavailable, match="ensemble of 4"):
         backend.ensemble(Settings(), 4)

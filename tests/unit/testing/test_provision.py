@@ -19,8 +19,8 @@ SERVED = ExternalBackend("127.0.0.1:2181")
 class Machine:
     """One without ZooKeeper, until its packages are installed; ``code``: of its apt-get."""
 
-    def __init__(self, code: int = 0) -> None:
-        self.code = code
+    def __init__(self) -> None:
+        self.code = 0
         self.commands: list[list[str]] = []
 
     def choose_backend(self, *, environ: object) -> Backend:
@@ -34,29 +34,33 @@ class Machine:
         return subprocess.CompletedProcess(command, self.code)
 
 
-def put(monkeypatch: pytest.MonkeyPatch, machine: Machine, *, apt: bool, root: bool) -> None:
-    monkeypatch.setattr(module, "choose_backend", machine.choose_backend)
-    monkeypatch.setattr(subprocess, "run", machine.run)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if apt else None)
-    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Be root on a Debian without ZooKeeper."""
+    made = Machine()
+    monkeypatch.setattr(module, "choose_backend", made.choose_backend)
+    monkeypatch.setattr(subprocess, "run", made.run)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return made
 
 
-def test_what_is_there_is_used_and_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine()
-    put(monkeypatch, machine, apt=True, root=True)
-    monkeypatch.setattr(module, "choose_backend", lambda **options: SERVED)
-    said: list[str] = []
-    assert provision({}, say=said.append) is SERVED
-    assert (machine.commands, said) == ([], [])
-
-
-def test_root_on_debian_gets_the_packages_and_hears_of_it_first(
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_is_there_is_used_and_nothing_is_installed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = Machine()
-    put(monkeypatch, machine, apt=True, root=True)
+    monkeypatch.setattr(module, "choose_backend", lambda **options: SERVED)
+    assert provision({}, say=pytest.fail) is SERVED
+    assert module.main() == 0
+    assert "ZooKeeper: given by ZKLOCK_TEST_HOSTS" in capsys.readouterr().out
+    assert machine.commands == []
+
+
+@pytest.mark.parametrize("environ", [{}, {"ZKLOCK_TEST_BACKEND": "java"}])
+def test_root_on_debian_gets_the_packages_and_hears_of_it_first(
+    machine: Machine, environ: dict[str, str]
+) -> None:
     said: list[tuple[str, int]] = []
-    assert provision({}, say=lambda text: said.append((text, len(machine.commands)))) is SERVED
+    assert provision(environ, say=lambda it: said.append((it, len(machine.commands)))) is SERVED
     assert [command[6:8] for command in machine.commands] == [["update"], ["install", "-y"]]
     assert all("Acquire::Retries=3" in command for command in machine.commands)
     assert said == [
@@ -78,14 +82,15 @@ def test_root_on_debian_gets_the_packages_and_hears_of_it_first(
     ],
 )
 def test_otherwise_it_says_what_to_do_and_touches_nothing(
+    machine: Machine,
     monkeypatch: pytest.MonkeyPatch,
     environ: dict[str, str],
     apt: bool,
     root: bool,
     instruction: str,
 ) -> None:
-    machine = Machine()
-    put(monkeypatch, machine, apt=apt, root=root)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if apt else None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
     with pytest.raises(BackendUnavailable) as caught:
         provision(environ, say=pytest.fail)
     assert instruction in str(caught.value)
@@ -93,34 +98,21 @@ def test_otherwise_it_says_what_to_do_and_touches_nothing(
     assert machine.commands == []
 
 
-def test_the_java_backend_may_be_asked_for_and_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine()
-    put(monkeypatch, machine, apt=True, root=True)
-    assert provision({"ZKLOCK_TEST_BACKEND": "java"}, say=lambda text: None) is SERVED
-
-
-def test_a_failure_tells_what_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(code=100)
-    put(monkeypatch, machine, apt=True, root=True)
+def test_a_failure_tells_what_was_run(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.code = 100
     with pytest.raises(BackendUnavailable, match=r"apt-get .* update failed with code 100"):
         provision({}, say=lambda text: None)
     assert len(machine.commands) == 1
-
-
-def test_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    put(monkeypatch, Machine(), apt=False, root=True)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert module.main() == 1
     assert "ZOOKEEPER_HOME" in capsys.readouterr().err
-    monkeypatch.setattr(module, "choose_backend", lambda **options: SERVED)
-    assert module.main() == 0
-    assert "ZooKeeper: given by ZKLOCK_TEST_HOSTS" in capsys.readouterr().out
 
 
 def test_the_command_that_is_asked_for_help_installs_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = Machine()
-    put(monkeypatch, machine, apt=True, root=True)
     for arguments, status in (["--help"], 0), (["--nope"], 2):
         with pytest.raises(SystemExit) as ended:
             module.main(arguments)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError, NotEmptyError
@@ -47,20 +49,13 @@ def test_a_skip_fails_the_run_in_strict_mode_only(run: pytest.Pytester, skip: st
     result.stdout.fnmatch_lines(["*strict mode does not allow: *because*"])
 
 
-@pytest.mark.parametrize("value", ["1", "yes"])
-def test_strict_by_environment(
-    run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, value: str
+def test_strict_by_environment_or_ini(
+    run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.makepyfile(f"import pytest\n{SKIPS['a call']}")
-    monkeypatch.setenv("ZKLOCK_TEST_STRICT", value)
-    run.runpytest().assert_outcomes(failed=1)
-    for off in ("0", "false", "no", ""):
-        monkeypatch.setenv("ZKLOCK_TEST_STRICT", off)
-        run.runpytest().assert_outcomes(skipped=1)
-
-
-def test_strict_by_ini(run: pytest.Pytester) -> None:
-    run.makepyfile(f"import pytest\n{SKIPS['a call']}")
+    for value, outcome in (("yes", "failed"), ("no", "skipped")):
+        monkeypatch.setenv("ZKLOCK_TEST_STRICT", value)
+        run.runpytest().assert_outcomes(**{outcome: 1})
     run.makeini("[pytest]\nzklock_strict = true")
     run.runpytest().assert_outcomes(failed=1)
 
@@ -141,24 +136,19 @@ class Slow:
             raise self.errors.pop(0)
 
 
-def test_a_tree_is_deleted_past_a_lost_connection_and_a_late_node() -> None:
-    client = Slow(ConnectionLoss, NotEmptyError, NotEmptyError, ConnectionLoss)
-    _delete_tree(client, "/zklock-test")  # type: ignore[arg-type]
-    assert client.errors == []
-
-
-def test_a_tree_that_is_written_to_all_the_time_fails_the_test() -> None:
-    with pytest.raises(RuntimeError, match="/zklock-test is still written to"):
-        _delete_tree(Slow(*[NotEmptyError] * 100), "/zklock-test")  # type: ignore[arg-type]
-
-
-def test_a_tree_that_acls_protect_fails_the_test() -> None:
-    with pytest.raises(RuntimeError, match="an ACL below /zklock-test forbids its deletion"):
-        _delete_tree(Slow(NoAuthError), "/zklock-test")  # type: ignore[arg-type]
-
-
-def test_without_a_server_it_fails_after_three_tries() -> None:
-    client = Slow(*[ConnectionLoss] * 100)
-    with pytest.raises(RetryFailedError):
-        _delete_tree(client, "/zklock-test")  # type: ignore[arg-type]
-    assert len(client.errors) == 97
+@pytest.mark.parametrize(
+    ("errors", "left", "raised"),
+    [
+        ([ConnectionLoss, NotEmptyError, NotEmptyError, ConnectionLoss], 0, None),
+        ([NotEmptyError] * 100, 90, (RuntimeError, "/zklock-test is still written to")),
+        ([NoAuthError], 0, (RuntimeError, "an ACL below /zklock-test forbids its deletion")),
+        ([ConnectionLoss] * 100, 97, (RetryFailedError, None)),
+    ],
+)
+def test_a_tree_is_deleted_or_the_test_fails(
+    errors: list[type[Exception]], left: int, raised: tuple[type[Exception], str | None] | None
+) -> None:
+    client: Any = Slow(*errors)
+    with contextlib.nullcontext() if raised is None else pytest.raises(raised[0], match=raised[1]):
+        _delete_tree(client, "/zklock-test")
+    assert len(client.errors) == left

@@ -62,10 +62,15 @@ def test_what_follows_the_seal_is_left_out() -> None:
     assert edited == sealed
 
 
-def test_a_znode_that_is_not_there() -> None:
+def test_what_is_not_there() -> None:
     body = encode({"": (b"", 1), "/a": (b"", 1)}, [])
     with pytest.raises(KeyError, match="/b"):
         snapshot.set_child_counter(body + seal(body), "/b", 1)
+    for value in (2**31, -(2**31) - 1):
+        with pytest.raises(ValueError, match="32-bit"):
+            snapshot.set_child_counter(b"", "/", value)
+    with pytest.raises(LookupError):
+        snapshot.newest(["log.1", "snapshot.1.snappy"])
 
 
 @given(st.data())
@@ -77,17 +82,6 @@ def test_a_damaged_snapshot_is_refused_not_written(data: st.DataObject) -> None:
         snapshot.set_child_counter(whole[:cut], "/lock", 1)
 
 
-@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
-def test_the_counter_has_32_bits(value: int) -> None:
-    with pytest.raises(ValueError, match="32-bit"):
-        snapshot.set_child_counter(b"", "/", value)
-
-
 def test_newest_compares_numbers_not_text() -> None:
     names = ["snapshot.9", "snapshot.1a", "log.ff", "acceptedEpoch", "snapshot.ff.gz"]
     assert snapshot.newest(names) == "snapshot.1a"
-
-
-def test_no_snapshot_at_all() -> None:
-    with pytest.raises(LookupError):
-        snapshot.newest(["log.1", "snapshot.1.snappy"])

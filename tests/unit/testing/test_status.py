@@ -1,7 +1,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -32,11 +32,8 @@ def test_parse_reads_every_field() -> None:
         received=12,
         sent=11,
     )
-
-
-def test_parse_reads_a_leader_and_another_version_format() -> None:
-    text = LEADER.replace("3.8.0-${mvngit.commit.id}", "3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e3")
-    status = ServerStatus.parse(text)
+    other = "3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e3"
+    status = ServerStatus.parse(LEADER.replace("3.8.0-${mvngit.commit.id}", other))
     assert (status.mode, status.version) == ("leader", "3.9.3")
 
 
@@ -69,52 +66,47 @@ def answering(behaviour: Callable[[socket.socket], None]) -> Iterator[int]:
             assert not thread.is_alive()
 
 
-def test_an_answer_in_pieces_is_put_together() -> None:
-    def behaviour(connection: socket.socket) -> None:
-        assert connection.recv(4) == b"srvr"
-        for piece in FOLLOWER.encode().partition(b"Mode"):
-            connection.sendall(piece)
+def in_pieces(connection: socket.socket) -> None:
+    assert connection.recv(4) == b"srvr"
+    for piece in FOLLOWER.encode().partition(b"Mode"):
+        connection.sendall(piece)
 
-    with answering(behaviour) as port:
+
+def hang_up(connection: socket.socket) -> None:
+    connection.recv(4)
+
+
+def be_silent(connection: socket.socket) -> None:
+    connection.settimeout(10)
+    connection.recv(4)
+    connection.recv(1)
+
+
+def trickle(connection: socket.socket) -> None:
+    connection.settimeout(10)
+    with suppress(OSError):
+        while True:
+            connection.sendall(b"x")
+
+
+def test_an_answer_in_pieces_is_put_together() -> None:
+    with answering(in_pieces) as port:
         assert srvr("127.0.0.1", port).mode == "follower"
 
 
-def test_a_silent_server_times_out() -> None:
-    done = threading.Event()
-
-    def behaviour(_: socket.socket) -> None:
-        done.wait(10)
-
-    with answering(behaviour) as port:
-        with pytest.raises(TimeoutError):
-            srvr("127.0.0.1", port, timeout=0.1)
-        done.set()
-
-
-def test_an_answer_that_trickles_for_ever_times_out() -> None:
-    def behaviour(connection: socket.socket) -> None:
-        connection.settimeout(10)
-        try:
-            while True:
-                connection.sendall(b"x")
-        except OSError:
-            pass
-
-    with answering(behaviour) as port, pytest.raises(TimeoutError):
-        four_letter("127.0.0.1", port, "mntr", timeout=0.2)
-
-
-def test_hanging_up_without_an_answer_is_an_os_error() -> None:
-    def behaviour(connection: socket.socket) -> None:
-        assert connection.recv(4) == b"srvr"
-
-    with answering(behaviour) as port, pytest.raises(OSError, match="hung up"):
-        srvr("127.0.0.1", port)
-
-
-def test_nobody_there_is_an_os_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+@pytest.mark.parametrize(
+    ("behaviour", "error", "why"),
+    [
+        (be_silent, TimeoutError, "timed out"),
+        (trickle, TimeoutError, "did not finish"),
+        (hang_up, OSError, "hung up"),
+    ],
+)
+def test_no_answer_is_an_os_error(
+    behaviour: Callable[[socket.socket], None], error: type[OSError], why: str
+) -> None:
+    with answering(behaviour) as port, pytest.raises(error, match=why):
+        srvr("127.0.0.1", port, timeout=0.2)
     with pytest.raises(ConnectionRefusedError):
         srvr("127.0.0.1", port)
 

@@ -8,20 +8,17 @@ from tests import modes
 from zklock.testing.switches import switch
 
 
-@pytest.mark.parametrize("text", ["0", "false", "no", "off", "FALSE", " No "])
-def test_what_says_no(text: str) -> None:
-    assert not switch("IT", {"IT": text}, default=True)
-
-
-@pytest.mark.parametrize("text", ["1", "true", "yes", "on", "2", "Y"])
-def test_what_says_yes(text: str) -> None:
-    assert switch("IT", {"IT": text})
-
-
-@pytest.mark.parametrize("default", [True, False])
-@pytest.mark.parametrize("environ", [{}, {"IT": ""}, {"IT": " "}])
-def test_what_says_nothing(environ: dict[str, str], default: bool) -> None:
-    assert switch("IT", environ, default=default) is default
+@pytest.mark.parametrize(
+    ("says", "texts"),
+    [
+        (False, ["0", "false", "no", "off", "FALSE", " No "]),
+        (True, ["1", "true", "yes", "on", "2", "Y"]),
+    ],
+)
+def test_what_a_switch_says(says: bool, texts: list[str]) -> None:
+    assert [switch("IT", {"IT": text}, default=not says) for text in texts] == [says] * len(texts)
+    nothing: list[dict[str, str]] = [{}, {"IT": ""}, {"IT": " "}]
+    assert [switch("IT", it, default=says) for it in nothing] == [says] * len(nothing)
 
 
 @pytest.mark.parametrize(
