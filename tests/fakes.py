@@ -217,13 +217,6 @@ class Server:
         return answer
 
 
-def shape_of(request: Request) -> tuple[type, ...] | None:
-    """Return the types of a transaction's operations, each once; ``None``: it is none."""
-    if isinstance(request, Transaction):
-        return tuple(dict.fromkeys(map(type, request.operations)))
-    return None
-
-
 _READS = (List, WatchList, Watch, WatchExists, Read, Exists)
 
 
@@ -273,7 +266,8 @@ class FakeLink:
         self.inbox.append(("answer", result, self.replica.zxid))
 
     def _serve(self, request: Request) -> Any:
-        if self.server.denied & {type(request), shape_of(request)}:
+        parts = request.operations if isinstance(request, Transaction) else ()
+        if self.server.denied & {type(request), tuple(dict.fromkeys(map(type, parts)))}:
             return failure(Failure.DENIED, str(request))
         if isinstance(request, _READS):
             answer, _ = self.replica.ask(self, self.session, _encoded(request))
@@ -339,11 +333,13 @@ class Client:
         self._due: deque[tuple[Request, Flight, int]] = deque()  # what was asked, unanswered
         self._attempts: dict[Attempt[Any], None] = {}
         self._watching: dict[Attempt[Any], tuple[str, ...]] = {}
-        self._awaiting: dict[Attempt[Any], None] = {}
-        self._jobs: deque[Callable[[], object]] = deque()
-        self._own: set[str] = set()
+        self.awaiting: dict[Attempt[Any], None] = {}
+        self.jobs: deque[Callable[[], object]] = deque()
+        self.own: set[str] = (
+            set()
+        )  # the nodes of its session that it has heard of: it may claim them
         # What another server still has of a connection that is lost, and may carry out.
-        self._late: deque[tuple[int, Request]] = deque()
+        self.late: deque[tuple[int, Request]] = deque()
         self._slow = False  # whether there has been any
         self._abandoned_creates: list[tuple[str, str]] = []
 
@@ -380,7 +376,7 @@ class Client:
     def leave(self, attempt: Attempt[Any]) -> None:
         self._attempts.pop(attempt, None)
         self._watching.pop(attempt, None)
-        self._awaiting.pop(attempt, None)
+        self.awaiting.pop(attempt, None)
 
     def send(self, attempt: Attempt[Any], batch: Batch) -> None:
         if watched := [each.path for each in batch if isinstance(each, WATCHING)]:
@@ -410,9 +406,9 @@ class Client:
         return _nothing
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> FakeGrant | None:
-        if self.refusals or not self.alive or claim.path not in self._own:
+        if self.refusals or not self.alive or claim.path not in self.own:
             self.refusals -= self.refusals > 0
-            self._awaiting[attempt] = None
+            self.awaiting[attempt] = None
             return None
         attempt.accept()
         grant = self._give(claim)
@@ -445,7 +441,7 @@ class Client:
             self._settle_disowned()
 
     def later(self, job: Callable[[], object]) -> None:
-        self._jobs.append(job)
+        self.jobs.append(job)
 
     # What a test does with it.
 
@@ -462,7 +458,7 @@ class Client:
             link is None
             or link.closed
             or bool(link.asked or link.inbox or link.lag)
-            or bool(self._jobs or self._awaiting or self._late)
+            or bool(self.jobs or self.awaiting or self.late)
             or not self.alive
             or self._torn
         )
@@ -470,44 +466,6 @@ class Client:
     @property
     def attempts(self) -> int:
         return len(self._attempts)
-
-    @property
-    def own(self) -> frozenset[str]:
-        """The nodes that its session may have, as far as it has heard: it may claim them."""
-        return frozenset(self._own)
-
-    @property
-    def pending(self) -> tuple[object, ...]:
-        """All that it has not finished, for a comparison of states."""
-        return (
-            self._due,
-            self._awaiting,
-            self._attempts,
-            self._watching,
-            self._jobs,
-            self._slow,
-            self._abandoned_creates,
-        )
-
-    @property
-    def late(self) -> list[tuple[int, Request]]:
-        """The sessions and requests of lost connections that may still be carried out."""
-        return list(self._late)
-
-    @property
-    def jobs(self) -> int:
-        """How many things it has put off."""
-        return len(self._jobs)
-
-    @property
-    def awaiting(self) -> int:
-        """How many claims wait for a live lease."""
-        return len(self._awaiting)
-
-    @property
-    def unanswered(self) -> int:
-        """How many requests have no answer yet."""
-        return len(self._due)
 
     def attempt(self, make: Callable[[], Recipe[Any]], **more: Any) -> Attempt[Any]:
         session: Any = self
@@ -549,13 +507,13 @@ class Client:
             count -= 1
 
     def run_job(self) -> None:
-        if self._jobs:
-            self._jobs.popleft()()
+        if self.jobs:
+            self.jobs.popleft()()
 
     def renew_lease(self) -> None:
         """Have the lease proven."""
         if self.alive and self.connected:
-            waiting, self._awaiting = self._awaiting, {}
+            waiting, self.awaiting = self.awaiting, {}
             for attempt in waiting:
                 self.step(attempt.granted)
 
@@ -570,7 +528,7 @@ class Client:
         self.serve(carried_out)
         if late:
             self._slow = True
-            self._late.extend((self.session, request) for request in self.link.writes)
+            self.late.extend((self.session, request) for request in self.link.writes)
         self.link = None
         self._due.clear()
 
@@ -580,12 +538,12 @@ class Client:
         A client looks for what it has disowned for longer than a request can be late. So here it
         looks when nothing can be late any more.
         """
-        session, request = self._late.popleft()
+        session, request = self.late.popleft()
         self.server.write(session, request)
         self._settle_disowned()
 
     def _settle_disowned(self) -> None:
-        if not self._late:
+        if not self.late:
             disowned, self._abandoned_creates = self._abandoned_creates, []
             for path, uuid in disowned:
                 self.later(partial(self._settle, path, uuid))
@@ -600,7 +558,7 @@ class Client:
             return
         if not self.alive:
             self._lose(lambda grant: True)
-            self._own.clear()
+            self.own.clear()
             for attempt in list(self._attempts):
                 self.step(attempt.replaced)
             self.session = self.server.open_session()  # a transaction of its own: no lag yet
@@ -618,7 +576,7 @@ class Client:
             self.server.bury()
             self.lose_connection()
         self.reconnect()
-        while self._late:
+        while self.late:
             self.land()
         assert self.link is not None
         self.link.advance(self.link.lag)
@@ -634,7 +592,7 @@ class Client:
     def _answered(self, result: Any) -> None:
         request, flight, slot = self._due.popleft()
         if isinstance(request, Create | Exists) and isinstance(result, Node) and result.mine:
-            self._own.add(result.path)
+            self.own.add(result.path)
         flight.set_result(slot, result)
 
     def _lose(self, which: Callable[[FakeGrant], bool]) -> None:
@@ -648,7 +606,7 @@ class Client:
             grant.client is self and grant.path == path for grant in self.server.grants
         )
         if deleted:
-            self._own.discard(path)
+            self.own.discard(path)
             self._lose(lambda grant: grant.path == path)
         for attempt, paths in list(self._watching.items()):
             if path in paths:

@@ -45,7 +45,7 @@ SEEDED: dict[str, Seeded[Bounds]] = {
                         continue
                     break""",
         ),
-        Bend(Client, "claim", "claim.path not in self._own", "False"),
+        Bend(Client, "claim", "claim.path not in self.own", "False"),
         found="is believed in",
         bounds=Bounds(1, 2, ("connection", "session")),
     ),
