@@ -28,7 +28,10 @@ _LOG_LINES = 40
 class _Run:
     """What a backend runs: one server, or several. ``with`` starts and ends it."""
 
-    _backend: Backend
+    def __init__(self, backend: str | Backend | None, announced: bool = False) -> None:
+        self._backend = choose_backend(backend)
+        self._pid = os.getpid()
+        self._announced = announced
 
     def __enter__(self) -> Self:
         try:
@@ -51,6 +54,11 @@ class _Run:
         """What can be done with it."""
         return self._backend.capabilities
 
+    @property
+    def hosts(self) -> str:
+        """The address, as clients take it."""
+        raise NotImplementedError
+
     def start(self, timeout: float = START_SECONDS) -> None:
         """Start it, and wait until it serves."""
         raise NotImplementedError
@@ -58,6 +66,13 @@ class _Run:
     def close(self) -> None:
         """End it, and remove what was made for it."""
         raise NotImplementedError
+
+    def _announce(self, version: str, seconds: float) -> None:
+        if not self._announced:
+            self._announced = True
+            how = self._backend.describe()
+            text = "ZooKeeper %s on %s, backend %s, serving after %.2f s"
+            log.info(text, version, self.hosts, how, seconds)
 
 
 class ZooKeeperServer(_Run):
@@ -100,20 +115,16 @@ class ZooKeeperServer(_Run):
             java_options=several("java_options", java_options),
             data_dir=None if data_dir is None else Path(data_dir),
         )
-        self._backend = choose_backend(backend)
+        super().__init__(backend)
         self._node = self._backend.single(settings)
-        self._pid = os.getpid()
-        self._member = False
-        self._announced = False
-        self._closed = False
+        self._member = self._closed = False
 
     @classmethod
     def _of_ensemble(cls, backend: Backend, node: Node) -> ZooKeeperServer:
         server = cls.__new__(cls)
-        server._backend = backend
+        _Run.__init__(server, backend, announced=True)
         server._node = node
-        server._member = server._announced = True
-        server._closed = False
+        server._member, server._closed = True, False
         return server
 
     def __repr__(self) -> str:
@@ -176,7 +187,7 @@ class ZooKeeperServer(_Run):
             except (OSError, NotServing) as error:
                 reason = error
             else:
-                self._announce(status, time.monotonic() - started)
+                self._announce(status.version, time.monotonic() - started)
                 return status
             if not self._node.running():
                 raise StartFailed(self._with_log(f"{self.hosts} ended instead of serving"))
@@ -184,17 +195,6 @@ class ZooKeeperServer(_Run):
                 text = f"{self.hosts} does not serve within {timeout:g} s ({reason!r})"
                 raise StartFailed(self._with_log(text))
             time.sleep(0.01)
-
-    def _announce(self, status: ServerStatus, seconds: float) -> None:
-        if not self._announced:
-            self._announced = True
-            log.info(
-                "ZooKeeper %s on %s, backend %s, serving after %.2f s",
-                status.version,
-                self.hosts,
-                self._backend.describe(),
-                seconds,
-            )
 
     def _with_log(self, text: str) -> str:
         return f"{text}; the end of its log:\n{self.log_tail() or '(empty)'}"
@@ -311,14 +311,12 @@ class Ensemble(_Run):
             java_options=several("java_options", java_options),
             data_dir=None if data_dir is None else Path(data_dir),
         )
-        self._backend = choose_backend(backend)
+        super().__init__(backend)
         self._group = self._backend.ensemble(settings, size)
-        self._pid = os.getpid()
         self.servers: Sequence[ZooKeeperServer] = tuple(
             ZooKeeperServer._of_ensemble(self._backend, node) for node in self._group.nodes
         )
         self._cut: set[int] = set()
-        self._announced = False
 
     def __repr__(self) -> str:
         return f"<Ensemble {self.hosts} on {self._backend.name}>"
@@ -335,14 +333,7 @@ class Ensemble(_Run):
         started = time.monotonic()
         self.wait_until_serving(timeout)
         if not self._announced:
-            self._announced = True
-            log.info(
-                "ZooKeeper %s on %s, backend %s, serving after %.2f s",
-                self.servers[0].version(),
-                self.hosts,
-                self._backend.describe(),
-                time.monotonic() - started,
-            )
+            self._announce(self.servers[0].version(), time.monotonic() - started)
 
     def wait_until_serving(self, timeout: float = START_SECONDS) -> None:
         """Wait until all members that run and are not cut serve under a single leader.

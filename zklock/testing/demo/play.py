@@ -63,9 +63,8 @@ class Worker:
             ended = self._process.poll()
             if ended is not None:
                 self._reader.join()
-            for report in list(self.reports):
-                if report["what"] == what:
-                    return report
+            with contextlib.suppress(Failed):
+                return checks.first(self.name, list(self.reports), what)
             if ended is not None:
                 raise Failed(f"{self.name} has ended, with {ended}, and never reported '{what}'")
             return None
@@ -79,22 +78,13 @@ class Worker:
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
 
-    def kill(self) -> float:
-        """Send SIGKILL; return the time just before that."""
+    def send(self, number: signal.Signals) -> float:
+        """Send a signal; return the time just before that, or when all of it stands still."""
         at = clock()
-        self._process.kill()
-        return at
-
-    def pause(self) -> float:
-        """Send SIGSTOP; return the time when all of it stands still."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        return clock()
-
-    def resume(self) -> float:
-        """Send SIGCONT; return the time just before that."""
-        at = clock()
-        self._process.send_signal(signal.SIGCONT)
+        self._process.send_signal(number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            at = clock()
         return at
 
     def close(self) -> None:
@@ -150,17 +140,17 @@ class Play:
         self._tell("\n1. The holder of a lock is killed")
         with self._line(self._zookeeper.hosts) as line:
             self._tell("   SIGKILL to w1")
-            fault = line.holder.kill()
+            fault = line.holder.send(signal.SIGKILL)
             self._check(checks.killed(line.end(fault, fault)))
 
     def _pause(self) -> None:
         self._tell("\n2. The holder of a lock is paused, for longer than its session lives")
         with self._line(self._zookeeper.hosts) as line:
             self._tell("   SIGSTOP to w1")
-            fault = line.holder.pause()
+            fault = line.holder.send(signal.SIGSTOP)
             line.await_others()
             self._tell("   SIGCONT to w1, which then tries to write, like any program would")
-            mended = line.holder.resume()
+            mended = line.holder.send(signal.SIGCONT)
             line.holder.expect("looked", self._patience)
             line.holder.go_on()
             line.holder.expect("over", self._patience)
@@ -188,7 +178,7 @@ class Play:
             self._tell(f"   {', '.join(NAMES)} share {SHARDS} shards, each with a lock")
             victim, *others = workers
             self._tell(f"   SIGKILL to {victim.name}")
-            fault = victim.kill()
+            fault = victim.send(signal.SIGKILL)
             after = self._settled(others)
             reports = {each.name: list(each.reports) for each in workers}
             seen = checks.Shares(SHARDS, victim.name, fault, before, after, reports)
@@ -215,10 +205,7 @@ class Play:
         file = self._folder / path.rpartition("/")[2]
         line = Line(zklock.Lock(self._client, path), file, self._patience)
         with contextlib.closing(line):
-            for name in NAMES:
-                hosts = self._zookeeper.hosts if line.workers else holder
-                line.add(name, hosts, self._timeout)
-            first, *others = line.listed()
+            first, *others = line.form(holder, self._zookeeper.hosts, self._timeout)
             self._tell(f"   {first} holds the lock; {', then '.join(others)} wait for it")
             yield line
 
@@ -245,17 +232,15 @@ class Line:
         """The first worker."""
         return self.workers[0]
 
-    def add(self, name: str, hosts: str, timeout: float) -> None:
-        """Start a worker; the first one has the lock on return."""
-        added = Worker("lock", name, hosts, timeout, self._lock.path, self._file)
-        self.workers.append(added)
-        if added is self.holder:
-            added.expect("granted", self._patience)
-        else:
-            added.go_on()
-
-    def listed(self) -> list[str]:
-        """Wait until all queue, and return them in the order in which ZooKeeper lists them."""
+    def form(self, holder: str, others: str, timeout: float) -> list[str]:
+        """Start the workers with these hosts; return the order in which ZooKeeper lists them."""
+        for name, hosts in zip(NAMES, (holder, others, others), strict=True):
+            added = Worker("lock", name, hosts, timeout, self._lock.path, self._file)
+            self.workers.append(added)
+            if added is self.holder:
+                added.expect("granted", self._patience)
+            else:
+                added.go_on()
 
         def all_of_them() -> list[str] | None:
             found = self._queue()

@@ -17,6 +17,7 @@ import os
 import sqlite3
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,8 @@ def _look_until(asked: threading.Event, grant: zklock.Grant) -> float:
 def share(name: str, hosts: str, timeout: str, path: str, shards: str) -> None:
     """Work in a pool until told to end."""
 
-    def assigned(shard: int, grant: GrantBase) -> None:
-        report("assigned", shard=shard, token=str(grant.token))
-
-    def revoked(shard: int, grant: GrantBase) -> None:
-        report("revoked", shard=shard, token=str(grant.token))
+    def moved(what: str, shard: int, grant: GrantBase) -> None:
+        report(what, shard=shard, token=str(grant.token))
 
     asked = threading.Event()
     threading.Thread(target=_listen, args=(asked,), daemon=True).start()
@@ -129,8 +127,8 @@ def share(name: str, hosts: str, timeout: str, path: str, shards: str) -> None:
             path,
             shards=int(shards),
             identity=name,
-            on_assigned=assigned,
-            on_revoked=revoked,
+            on_assigned=partial(moved, "assigned"),
+            on_revoked=partial(moved, "revoked"),
         ),
     ):
         asked.wait()
