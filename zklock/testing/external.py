@@ -31,6 +31,17 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
     return found
 
 
+def one_server(hosts: str) -> tuple[str, int, str]:
+    """Return host, port and chroot (with its slash, or empty); ``ValueError`` if not just one."""
+    if not isinstance(hosts, str):
+        raise TypeError(f"a server is given as 'host:port', not {hosts!r}")
+    address, slash, chroot = hosts.partition("/")
+    servers = parse_hosts(address)
+    if len(servers) != 1:
+        raise ValueError(f"one server is wanted, 'host:port', not {hosts!r}")
+    return *servers[0], slash + chroot
+
+
 class ExternalBackend(Backend):
     """Given addresses. They can be used, but not started, stopped, configured or cut."""
 

@@ -25,23 +25,23 @@ or cannot write yet.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
-import weakref
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
+from weakref import WeakSet
 
 from zklock._ground import threads
 from zklock._ground.clock import clock
 from zklock._ground.numbers import check_int
-from zklock.testing.addresses import one_server
+from zklock.testing.external import one_server
 from zklock.testing.frames import Direction, Frame, FrameKind, Header, known_ops
 from zklock.testing.ports import shut
 from zklock.testing.proxied import End, Pair, Rule
 from zklock.testing.settings import check_seconds
+from zklock.testing.watchdog import forgotten_by_children
 
 __all__ = ["Connection", "Counts", "Direction", "Fault", "FaultProxy", "Frame", "FrameKind"]
 
@@ -542,17 +542,8 @@ class FaultProxy(_Hub):
         return fault
 
 
-_running: weakref.WeakSet[FaultProxy] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # The thread and the connections belong to the parent.
-    for proxy in list(_running):
-        proxy._closed = True
-    _running.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# The thread and the connections belong to the parent.
+_running: WeakSet[_Hub] = forgotten_by_children(lambda hub: setattr(hub, "_closed", True))
 
 
 def _snapshot(pair: Pair) -> Connection:

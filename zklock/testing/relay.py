@@ -60,11 +60,7 @@ class PeerRelay:
     async def _open(self, size: int) -> list[int]:
         for index in range(size):
             self._servers.append(
-                await asyncio.start_server(
-                    functools.partial(self._accept, index),
-                    LOOPBACK,
-                    0,
-                )
+                await asyncio.start_server(functools.partial(self._accept, index), LOOPBACK, 0)
             )
         for index in range(size):
             for other in range(index):

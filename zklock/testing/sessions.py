@@ -6,8 +6,8 @@ import socket
 import time
 from typing import Protocol
 
-from zklock.testing.addresses import one_server
 from zklock.testing.errors import ServerError
+from zklock.testing.external import one_server
 from zklock.testing.zookeeper.codec import ASKED, CONNECT, CONNECTED, INT, Malformed, Op, framed
 
 CLOSE = framed(ASKED.pack((1, Op.CLOSE_SESSION)))

@@ -1,4 +1,4 @@
-"""Has a command run once this process has ended, however it ends."""
+"""What belongs to this process: a command that runs once it has ended, and nothing of a child's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,26 @@ import contextlib
 import os
 import subprocess
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # End of file without a word: the process with the other end of the pipe is gone.
 _WAIT = 'read -r word || exec "$@"'
+
+
+def forgotten_by_children(forget: Callable[[T], object]) -> weakref.WeakSet[T]:
+    """Return a set for what belongs to this process alone: a forked child calls ``forget``."""
+    mine: weakref.WeakSet[T] = weakref.WeakSet()
+
+    def after_fork() -> None:
+        for each in list(mine):
+            forget(each)
+        mine.clear()
+
+    os.register_at_fork(after_in_child=after_fork)
+    return mine
 
 
 class Watchdog:
@@ -36,17 +52,9 @@ class Watchdog:
         _watchdogs.discard(self)
 
     def _forget(self) -> None:
+        """In a child that outlives this process: else it would keep the shell waiting."""
         assert self._shell.stdin is not None
         self._shell.stdin.close()
 
 
-_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # A child of fork() that outlives this process would keep the shells waiting.
-    for watchdog in list(_watchdogs):
-        watchdog._forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_watchdogs = forgotten_by_children(Watchdog._forget)

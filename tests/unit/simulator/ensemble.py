@@ -28,11 +28,7 @@ from typing import Any, Protocol
 from tests.unit.simulator.network import Network, SimulatedLink
 from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import messages, words
-from zklock.testing.zookeeper.codec import (
-    Acl,
-    Op,
-    Splitter,
-)
+from zklock.testing.zookeeper.codec import Acl, Op, Splitter
 from zklock.testing.zookeeper.machine import Body, Machine, Rules, Write, writes
 from zklock.testing.zookeeper.messages import (
     Answer,

@@ -154,8 +154,7 @@ MUTATIONS = {
         Bend(lock, "enter", "entry.node = yield from find(entry.path, entry.uuid)", "pass"),
     ),
     "a create that may come late is not looked for again": Mutation(
-        Shown("left", *LATE, troubles=5, quick=False),
-        Bend(steps, "find", "not found", "False"),
+        Shown("left", *LATE, troubles=5, quick=False), Bend(steps, "find", "not found", "False")
     ),
     "a create that may come late is looked for once more": Mutation(
         Shown("left", *LATE, troubles=5, quick=False),
@@ -166,8 +165,7 @@ MUTATIONS = {
         Bend(steps, "reap_late_creates", "yield from delete(path, node)", "pass"),
     ),
     "who gives up leaves its node": Mutation(
-        Shown("left", "cancel"),
-        Bend(lock, "acquire", "yield from leave(entry)\nraise", "raise"),
+        Shown("left", "cancel"), Bend(lock, "acquire", "yield from leave(entry)\nraise", "raise")
     ),
     "a lost watch is not placed again": Mutation(
         Shown("left waiting", "cut", "restart", quick=False),
@@ -306,8 +304,7 @@ MUTATIONS = {
         ),
     ),
     "a shard is given back while it is worked on": Mutation(
-        Shown("given back", kind="pool"),
-        Bend(Slot, "_look", "not self._running", "True"),
+        Shown("given back", kind="pool"), Bend(Slot, "_look", "not self._running", "True")
     ),
     "the handler of a lost shard is not told": Mutation(
         Shown("not told that the shard is lost", "expire", kind="pool"),
@@ -340,16 +337,10 @@ MUTATIONS = {
     ),
     "a worker that leaves forgets a node": Mutation(
         Shown("left behind", kind="pool"),
-        Bend(
-            pool_nodes,
-            "_clear",
-            "(worker.assigned, worker.owned)",
-            "(worker.assigned,)",
-        ),
+        Bend(pool_nodes, "_clear", "(worker.assigned, worker.owned)", "(worker.assigned,)"),
     ),
     "a shard that is given up is not revoked": Mutation(
-        Shown("was not revoked", kind="pool"),
-        Bend(Slot, "_end", "self._revoke()", "pass"),
+        Shown("was not revoked", kind="pool"), Bend(Slot, "_end", "self._revoke()", "pass")
     ),
     "a writer is let in by one that has become a reader": Mutation(
         Shown("stands before it", kind="read and write", quick=False),
@@ -373,8 +364,7 @@ MUTATIONS = {
         Bend(Session, "release_grant", "emit.released(grant, self.now())", "pass"),
     ),
     "an interrupted acquire leaves its contender": Mutation(
-        Shown("holds|left", INTERRUPT),
-        Bend(base, "undo", "attempt.cancel()", "True"),
+        Shown("holds|left", INTERRUPT), Bend(base, "undo", "attempt.cancel()", "True")
     ),
     "a grant on its way to an interrupted caller is kept": Mutation(
         Shown("holds", INTERRUPT, quick=False),
@@ -386,8 +376,7 @@ MUTATIONS = {
         ),
     ),
     "an interrupted release is not carried out": Mutation(
-        Shown("left", INTERRUPT),
-        Bend(Session, "finish", "self.release_grant(grant)", "pass"),
+        Shown("left", INTERRUPT), Bend(Session, "finish", "self.release_grant(grant)", "pass")
     ),
     "what an interrupted release has ended is held": Mutation(
         Shown("this thread holds", INTERRUPT, kind="read and write", quick=False),
@@ -570,18 +559,8 @@ MUTATIONS = {
             most=400,
             quick=False,
         ),
-        Bend(
-            Place,
-            "lose",
-            "self._forget(kept)",
-            "kept.idle = self.session.now()",
-        ),
-        Bend(
-            Session,
-            "may_grant",
-            "all(path in self._nodes for path in paths)",
-            "True",
-        ),
+        Bend(Place, "lose", "self._forget(kept)", "kept.idle = self.session.now()"),
+        Bend(Session, "may_grant", "all(path in self._nodes for path in paths)", "True"),
     ),
     "an idle node stays for as long as another lock keeps it": Mutation(
         Shown("stays for too long", kind=KEPT, quick=False),

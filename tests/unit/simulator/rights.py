@@ -17,14 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from zklock.testing.zookeeper.codec import Acl
-from zklock.testing.zookeeper.messages import (
-    OPEN,
-    Delete,
-    Multi,
-    Perms,
-    Request,
-    SetData,
-)
+from zklock.testing.zookeeper.messages import OPEN, Delete, Multi, Perms, Request, SetData
 
 if TYPE_CHECKING:
     from tests.unit.simulator.world import World

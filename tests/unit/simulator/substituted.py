@@ -93,11 +93,7 @@ def substituted(system: System, network: Network, *more: str) -> Iterator[Put]:
         put(zklock.Handler, "now", staticmethod(simulated.now))
         put(SequentialThreadingHandler, "queue_impl", simulated.Queue)
         put(SequentialThreadingHandler, "sleep_func", staticmethod(simulated.sleep))
-        for function in (
-            KazooRetry.__init__,
-            pause_after,
-            selector_select,
-        ):
+        for function in (KazooRetry.__init__, pause_after, selector_select):
             defaults = tuple(by_id.get(id(each), each) for each in function.__defaults__ or ())
             put(function, "__defaults__", defaults)
         put(sys.modules["kazoo.handlers.threading"], "atexit", mock.Mock())

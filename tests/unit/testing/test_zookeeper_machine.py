@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from zklock.testing.zookeeper.codec import (
-    EPHEMERAL,
-    SEQUENTIAL,
-    Acl,
-    Op,
-)
+from zklock.testing.zookeeper.codec import EPHEMERAL, SEQUENTIAL, Acl, Op
 from zklock.testing.zookeeper.machine import Machine, Rules
 from zklock.testing.zookeeper.messages import (
     OPEN,

@@ -13,10 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from zklock.testing.zookeeper.codec import Acl
-from zklock.testing.zookeeper.messages import (
-    Code,
-    Perms,
-)
+from zklock.testing.zookeeper.messages import Code, Perms
 from zklock.testing.zookeeper.tree import Refused, Znode
 
 

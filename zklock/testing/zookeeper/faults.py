@@ -8,13 +8,7 @@ from collections.abc import Collection
 
 from zklock._ground.numbers import check_int
 from zklock.testing.zookeeper.codec import REQUESTS, Op
-from zklock.testing.zookeeper.messages import (
-    Auth,
-    Ping,
-    Request,
-    SetWatches,
-    Unknown,
-)
+from zklock.testing.zookeeper.messages import Auth, Ping, Request, SetWatches, Unknown
 
 _COUNTED_IF_NAMED = (Auth, Ping, SetWatches)
 

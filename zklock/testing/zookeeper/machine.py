@@ -18,47 +18,21 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from zklock._ground.numbers import check_int
-from zklock.testing.zookeeper import acl
+from zklock.testing.zookeeper import acl, messages
 from zklock.testing.zookeeper.acl import Identity
-from zklock.testing.zookeeper.codec import (
-    EPHEMERAL,
-    PING_XID,
-    SEQUENTIAL,
-    Op,
-)
+from zklock.testing.zookeeper.codec import EPHEMERAL, PING_XID, SEQUENTIAL, Op
 from zklock.testing.zookeeper.messages import (
     Answer,
     Auth,
-    CheckVersion,
-    Close,
     Code,
-    Connect,
-    Connected,
-    Create,
-    Delete,
     EventKind,
-    Exists,
-    GetAcl,
-    GetChildren,
-    GetData,
-    HangUp,
     Message,
-    Multi,
     Part,
     Perms,
-    Ping,
-    Reconfig,
     Request,
-    SetAcl,
-    SetData,
-    SetWatches,
-    Sync,
-    Unknown,
-    Unreadable,
-    WatchEvent,
 )
 from zklock.testing.zookeeper.sessions import ServerSession, Sessions
 from zklock.testing.zookeeper.tree import (
@@ -82,8 +56,8 @@ _NO_PASSWORD = bytes(16)
 _MODES = range(5)
 _TTL_MODES = range(5, 7)
 Body: TypeAlias = tuple[Any, ...]
-Write: TypeAlias = Part | SetAcl | Multi | Reconfig
-_WRITES = (Create, Delete, SetData, CheckVersion, SetAcl, Multi, Reconfig)
+Write: TypeAlias = Part | messages.SetAcl | messages.Multi | messages.Reconfig
+_WRITES = get_args(Write)
 _TRANSACTIONS = frozenset(
     {
         Op.CREATE,
@@ -155,12 +129,7 @@ class Machine(Generic[C]):
     """Whether only who may read a node may ask whether it exists, as since 3.9.3."""
 
     def __init__(
-        self,
-        rules: Rules,
-        now: int,
-        *,
-        since_epoch: int = 0,
-        first_session: int = _FIRST_SESSION,
+        self, rules: Rules, now: int, *, since_epoch: int = 0, first_session: int = _FIRST_SESSION
     ) -> None:
         self.rules = rules
         self.read_only = False
@@ -175,7 +144,7 @@ class Machine(Generic[C]):
 
     # What arrives.
 
-    def connect(self, connection: C, request: Connect, now: int, address: str) -> None:
+    def connect(self, connection: C, request: messages.Connect, now: int, address: str) -> None:
         """Take the first frame of a connection that comes from this IP address."""
         if request.last_zxid > self.zxid or (self.read_only and not request.read_only):
             self._hang_up(connection)
@@ -190,14 +159,14 @@ class Machine(Generic[C]):
             if found is not None and found.connection is not None:
                 self._hang_up(found.connection)
             if found is None or found.password != request.password:
-                self._send(connection, Connected(0, 0, _NO_PASSWORD, read_only))
+                self._send(connection, messages.Connected(0, 0, _NO_PASSWORD, read_only))
                 self._hang_up(connection)
                 return
             session = found
             self.sessions.touch(session, timeout, now)
         session.connection = connection
         self._links[connection] = _Link(session, timeout, [Identity("ip", address)])
-        self._send(connection, Connected(timeout, session.id, session.password, read_only))
+        self._send(connection, messages.Connected(timeout, session.id, session.password, read_only))
 
     def request(self, connection: C, xid: int, request: Request, now: int) -> None:
         """Take any other frame. Nothing answers a session that has ended."""
@@ -207,16 +176,16 @@ class Machine(Generic[C]):
         if isinstance(request, Auth):
             self._authenticate(connection, link, xid, request)
             return
-        if self._PINGS_COUNT or not isinstance(request, Ping):
+        if self._PINGS_COUNT or not isinstance(request, messages.Ping):
             self.sessions.touch(link.session, link.timeout, now)
-        if isinstance(request, Unknown):
+        if isinstance(request, messages.Unknown):
             self._answer(connection, xid, Code.UNIMPLEMENTED)
             self._hang_up(connection)
-        elif request == Unreadable(Op.AUTH):
+        elif request == messages.Unreadable(Op.AUTH):
             self._hang_up(connection)
-        elif isinstance(request, Ping):
+        elif isinstance(request, messages.Ping):
             self._answer(connection, PING_XID, Code.OK)
-        elif isinstance(request, Close):
+        elif isinstance(request, messages.Close):
             self._close(link.session, now)
             self._answer(connection, xid, Code.OK)
             self._hang_up(connection)
@@ -231,7 +200,7 @@ class Machine(Generic[C]):
         session = self.sessions.find(session_id)
         if session is None:
             return
-        if isinstance(request, Close):
+        if isinstance(request, messages.Close):
             self.expire(session_id, now)
         else:
             self._serve(connection, _Link(session, session.timeout), 0, request, now)
@@ -317,7 +286,7 @@ class Machine(Generic[C]):
 
     def _hang_up(self, connection: C) -> None:
         self.lost(connection)
-        self._send(connection, HangUp())
+        self._send(connection, messages.HangUp())
 
     def _close(self, session: ServerSession[C], now: int) -> None:
         def bury(txn: Transaction) -> None:
@@ -370,11 +339,11 @@ class Machine(Generic[C]):
 
     def _write(self, txn: Transaction, link: _Link[C], request: Write) -> Body:
         match request:
-            case Multi(parts):
+            case messages.Multi(parts):
                 return (self._multi(txn, link, parts),)
-            case Reconfig():
+            case messages.Reconfig():
                 raise Refused(Code.RECONFIG_DISABLED)
-            case SetAcl(path, entries, version):
+            case messages.SetAcl(path, entries, version):
                 _valid(path)
                 settled = acl.settle(entries, link.who)
                 return (txn.protect(self._permitted(link, path, Perms.ADMIN), settled, version),)
@@ -383,18 +352,18 @@ class Machine(Generic[C]):
 
     def _part(self, txn: Transaction, link: _Link[C], request: Part) -> Body:
         match request:
-            case Create():
+            case messages.Create():
                 return self._create(txn, link, request)
-            case Delete():
+            case messages.Delete():
                 self._delete(txn, link, request)
-            case SetData(path, data, version):
+            case messages.SetData(path, data, version):
                 node = self._permitted(link, _valid(path), Perms.WRITE)
                 return (txn.write(node, path, data, version),)
-            case CheckVersion(path, version):
+            case messages.CheckVersion(path, version):
                 expect(version, self._permitted(link, _valid(path), Perms.READ).version)
         return ()
 
-    def _create(self, txn: Transaction, link: _Link[C], request: Create) -> Body:
+    def _create(self, txn: Transaction, link: _Link[C], request: messages.Create) -> Body:
         path, mode = request.path, request.mode
         if mode in _TTL_MODES:
             raise Refused(Code.UNIMPLEMENTED)
@@ -411,7 +380,7 @@ class Machine(Generic[C]):
         path = txn.create(path, request.data, settled, owner, numbered=numbered)
         return path, self.tree.nodes[path].stat()
 
-    def _delete(self, txn: Transaction, link: _Link[C], request: Delete) -> None:
+    def _delete(self, txn: Transaction, link: _Link[C], request: messages.Delete) -> None:
         path = request.path
         if "/" not in path or "\0" in path or path in SPECIAL:
             raise Refused(Code.BAD_ARGUMENTS)
@@ -438,7 +407,7 @@ class Machine(Generic[C]):
 
     def _read(self, connection: C, link: _Link[C], request: Request) -> Body:
         match request:
-            case Exists(path, watch):
+            case messages.Exists(path, watch):
                 if "\0" in path:
                     raise Refused(Code.BAD_ARGUMENTS)
                 node = self.tree.nodes.get(path or "/")
@@ -449,17 +418,17 @@ class Machine(Generic[C]):
                 if node is None:
                     raise Refused(Code.NO_NODE)
                 return (node.stat(),)
-            case GetData(path, watch):
+            case messages.GetData(path, watch):
                 node = self._permitted(link, path, Perms.READ)
                 if watch:
                     self.watches.on_data(path, connection)
                 return node.data, node.stat()
-            case GetChildren(path, watch):
+            case messages.GetChildren(path, watch):
                 node = self._permitted(link, path, Perms.READ)
                 if watch:
                     self.watches.on_children(path, connection)
                 return list(node.children), node.stat()
-            case GetAcl(path):
+            case messages.GetAcl(path):
                 node = self._permitted(link, path, Perms.READ | Perms.ADMIN)
                 return acl.shown(node, link.who), node.stat()
         return self._other(connection, request)
@@ -471,19 +440,19 @@ class Machine(Generic[C]):
 
     def _other(self, connection: C, request: Request) -> Body:
         match request:
-            case Sync(path):
+            case messages.Sync(path):
                 if self.read_only:
                     raise Refused(Code.NOT_READ_ONLY)
                 return (path,)
-            case SetWatches():
+            case messages.SetWatches():
                 self._set_watches(connection, request)
                 return ()
-            case Unreadable(op):
+            case messages.Unreadable(op):
                 self.zxid += op in _TRANSACTIONS
                 raise Refused(Code.MARSHALLING_ERROR)
         raise AssertionError(request)
 
-    def _set_watches(self, connection: C, request: SetWatches) -> None:
+    def _set_watches(self, connection: C, request: messages.SetWatches) -> None:
         """Tell at once of what has changed since; watch the rest."""
 
         def place(
@@ -496,7 +465,7 @@ class Machine(Generic[C]):
                 if kind is None:
                     watch(path, connection)
                 else:
-                    self._send(connection, WatchEvent(kind, path))
+                    self._send(connection, messages.WatchEvent(kind, path))
 
         def written(node: Znode | None) -> EventKind | None:
             if node is None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import selectors
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -27,6 +25,7 @@ from zklock.testing.errors import ServerError, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports, shut
 from zklock.testing.sessions import HasSession
 from zklock.testing.settings import check_seconds
+from zklock.testing.watchdog import forgotten_by_children
 from zklock.testing.zookeeper import messages, words
 from zklock.testing.zookeeper.codec import Malformed, Splitter
 from zklock.testing.zookeeper.faults import ScriptedFault, Trouble
@@ -626,13 +625,4 @@ def embedded(
     )
 
 
-_running: weakref.WeakSet[_Sockets] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for server in list(_running):
-        server._forget()
-    _running.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_running = forgotten_by_children(_Sockets._forget)

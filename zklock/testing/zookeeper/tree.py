@@ -9,16 +9,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from zklock.testing.zookeeper.codec import (
-    Acl,
-    Stat,
-)
-from zklock.testing.zookeeper.messages import (
-    OPEN,
-    READ_ONLY,
-    Code,
-    EventKind,
-)
+from zklock.testing.zookeeper.codec import Acl, Stat
+from zklock.testing.zookeeper.messages import OPEN, READ_ONLY, Code, EventKind
 
 CONTAINER_OWNER = -(2**63)
 """What a container has in place of the session that owns an ephemeral node."""
