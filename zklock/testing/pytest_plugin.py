@@ -1,6 +1,6 @@
 """pytest fixtures for a real ZooKeeper, real faults and real session losses, and a simulated one.
 
-This module imports what needs kazoo only inside fixtures. A test run that uses none of them does
+What needs kazoo is imported where a fixture first uses it. A test run that uses none of them does
 not pay for the import. See ``docs/testing.md``.
 """
 
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pytest
 
+import zklock
+from zklock import testing
 from zklock.testing.switches import switch
 
 if TYPE_CHECKING:
     from zklock._shell.connect import Client
-    from zklock.testing import Ensemble, FaultProxy, Simulation, ZooKeeperServer
 
 Connect: TypeAlias = "Callable[..., Client]"
 Expire: TypeAlias = "Callable[[Client | tuple[int, bytes]], int]"
@@ -99,22 +100,21 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         node.config.stash[_SUBSTITUTE] = why
 
 
-def _server(config: pytest.Config) -> ZooKeeperServer:
+def _server(config: pytest.Config) -> testing.ZooKeeperServer:
     """Make a real server; an embedded one where there is none, unless strict mode is on."""
-    from zklock.testing import ZooKeeperServer  # noqa: PLC0415
     from zklock.testing.selection import choose_or_embed  # noqa: PLC0415
 
     if _strict(config):
-        return _or_skip(ZooKeeperServer)
+        return _or_skip(testing.ZooKeeperServer)
 
     def note(why: str) -> None:
         config.stash[_SUBSTITUTE] = why
 
-    return _or_skip(lambda: ZooKeeperServer(backend=choose_or_embed(note)))
+    return _or_skip(lambda: testing.ZooKeeperServer(backend=choose_or_embed(note)))
 
 
 @pytest.fixture(scope="session")
-def zklock_server(pytestconfig: pytest.Config) -> Iterator[ZooKeeperServer]:
+def zklock_server(pytestconfig: pytest.Config) -> Iterator[testing.ZooKeeperServer]:
     """Return a running server that the whole run shares: leave it running as you found it.
 
     Where neither an engine nor Java can run ZooKeeper, it is the embedded server, and the run's
@@ -125,14 +125,14 @@ def zklock_server(pytestconfig: pytest.Config) -> Iterator[ZooKeeperServer]:
 
 
 @pytest.fixture
-def zklock_own_server(pytestconfig: pytest.Config) -> Iterator[ZooKeeperServer]:
+def zklock_own_server(pytestconfig: pytest.Config) -> Iterator[testing.ZooKeeperServer]:
     """Return a running server for this test alone, to stop, kill and pause."""
     with _server(pytestconfig) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def zklock_hosts(zklock_server: ZooKeeperServer) -> str:
+def zklock_hosts(zklock_server: testing.ZooKeeperServer) -> str:
     """Return the address of the shared server, ``"host:port"``."""
     return zklock_server.hosts
 
@@ -152,15 +152,13 @@ def zklock_connect(
     ``hosts`` defaults to the shared server; the session timeout defaults to 4 s. Everything below
     ``zklock_path`` is deleted when these clients are stopped: until then they may write.
     """
-    from zklock import connect  # noqa: PLC0415
-
     if "zklock_path" in request.fixturenames:
         request.getfixturevalue("zklock_path")
     clients: list[Client] = []
 
     def connect_for_test(hosts: str | None = None, **options: Any) -> Client:
         options.setdefault("timeout", _SESSION_SECONDS)
-        clients.append(connect(zklock_hosts if hosts is None else hosts, **options))
+        clients.append(zklock.connect(zklock_hosts if hosts is None else hosts, **options))
         return clients[-1]
 
     yield connect_for_test
@@ -188,55 +186,45 @@ def zklock_path(
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
     path = f"/zklock-test-{name}-{uuid.uuid4().hex[:12]}"
     yield path
-    from zklock import connect  # noqa: PLC0415
-
-    with connect(zklock_hosts, timeout=_SESSION_SECONDS, auth_data=_zklock_digests) as client:
+    with zklock.connect(
+        zklock_hosts, timeout=_SESSION_SECONDS, auth_data=_zklock_digests
+    ) as client:
         _delete_tree(client, path)
 
 
 @pytest.fixture
-def zklock_proxy(zklock_server: ZooKeeperServer) -> Iterator[FaultProxy]:
+def zklock_proxy(zklock_server: testing.ZooKeeperServer) -> Iterator[testing.FaultProxy]:
     """Return a fault proxy for this test alone, in front of the shared server."""
-    from zklock.testing import FaultProxy  # noqa: PLC0415
-
-    with FaultProxy(zklock_server) as proxy:
+    with testing.FaultProxy(zklock_server) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def zklock_sim() -> Iterator[Simulation]:
+def zklock_sim() -> Iterator[testing.Simulation]:
     """Return a simulated ZooKeeper for this test alone; the test moves its clock."""
-    from zklock.testing import simulated  # noqa: PLC0415
-
-    with simulated() as simulation:
+    with testing.simulated() as simulation:
         yield simulation
 
 
 @pytest.fixture
 def zklock_expire_session(zklock_hosts: str) -> Expire:
     """Return ``expire(session)``: `zklock.testing.expire_session` on the shared server."""
-    from zklock.testing import expire_session  # noqa: PLC0415
-
-    return lambda session: expire_session(session, zklock_hosts)
+    return lambda session: testing.expire_session(session, zklock_hosts)
 
 
 @pytest.fixture(scope="session")
-def _zklock_shared_ensemble() -> Iterator[Ensemble]:
-    from zklock.testing import Ensemble  # noqa: PLC0415
-
-    with _or_skip(Ensemble) as ensemble:
+def _zklock_shared_ensemble() -> Iterator[testing.Ensemble]:
+    with _or_skip(testing.Ensemble) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
-def zklock_ensemble(_zklock_shared_ensemble: Ensemble) -> Iterator[Ensemble]:
+def zklock_ensemble(_zklock_shared_ensemble: testing.Ensemble) -> Iterator[testing.Ensemble]:
     """Return three running servers that the run shares; mended after each test."""
-    from zklock.testing import Capability  # noqa: PLC0415
-
     ensemble = _zklock_shared_ensemble
     yield ensemble
     ensemble.heal_all()
-    if Capability.CONTROL in ensemble.capabilities:
+    if testing.Capability.CONTROL in ensemble.capabilities:
         for server in ensemble.servers:
             server.resume()
             server.launch()
@@ -245,13 +233,11 @@ def zklock_ensemble(_zklock_shared_ensemble: Ensemble) -> Iterator[Ensemble]:
             ensemble.start()
 
 
-def _whole(ensemble: Ensemble) -> bool:
-    from zklock.testing import serves_sessions  # noqa: PLC0415
-
+def _whole(ensemble: testing.Ensemble) -> bool:
     modes = sorted(str(server.mode()) for server in ensemble.servers)
     # A leader that was cut off still calls itself leader for a while; so test for sessions, too.
     return modes == [*["follower"] * (len(modes) - 1), "leader"] and all(
-        serves_sessions(server.hosts) for server in ensemble.servers
+        testing.serves_sessions(server.hosts) for server in ensemble.servers
     )
 
 
@@ -275,9 +261,7 @@ def _delete_tree(client: Client, path: str) -> None:
 
 
 def _or_skip(make: Callable[[], T]) -> T:
-    from zklock.testing import BackendUnavailable  # noqa: PLC0415
-
     try:
         return make()
-    except BackendUnavailable as error:
+    except testing.BackendUnavailable as error:
         pytest.skip(str(error))

@@ -85,23 +85,15 @@ def _container(environ: Mapping[str, str]) -> Backend:
     return ContainerBackend(environ)
 
 
-def _java(environ: Mapping[str, str]) -> Backend:
-    return java.JavaBackend(java.Installation.find(environ))
-
-
 def _hosts(environ: Mapping[str, str]) -> Backend:
     if hosts := environ.get(external.HOSTS_VARIABLE):
         return external.ExternalBackend(hosts)
     raise BackendUnavailable(f"set {external.HOSTS_VARIABLE} to host:port[,host:port…]")
 
 
-def _embedded(environ: Mapping[str, str]) -> Backend:
-    return pure.EmbeddedBackend()
-
-
 _MAKERS: Mapping[str, Maker] = {
     "container": _container,
-    "java": _java,
+    "java": lambda environ: java.JavaBackend(java.Installation.find(environ)),
     "hosts": _hosts,
-    "embedded": _embedded,
+    "embedded": lambda environ: pure.EmbeddedBackend(),
 }

@@ -423,7 +423,7 @@ class SimulatedHandler(Handler):
     on_real_clock = False
 
     def __init__(self, side: Side) -> None:
-        self._side = side
+        self.side = side
         self.now = side.now
         super().__init__()
         self.limit = side.limit  # type: ignore[method-assign]
@@ -450,7 +450,7 @@ class SimulatedHandler(Handler):
     def start(self) -> None:
         self._ends = False
         super().start()
-        self._side.starts()
+        self.side.starts()
 
     def stop(self) -> None:
         """Stop the threads. A client that is cut off is not kept waiting for an answer."""
@@ -458,7 +458,7 @@ class SimulatedHandler(Handler):
         with self._gate:
             self._ends = True
             self._gate.notify_all()
-        if self._side.cut:
+        if self.side.cut:
             self.drop()
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
@@ -469,24 +469,24 @@ class SimulatedHandler(Handler):
         self._backoffs = False
         self._pass()
         self._drops = False
-        link = linked(self._side.now)
+        link = linked(self.side.now)
         self._adopt(link)
         self._link = link
-        self._current = Sock(link[0], self, self._side.name, self._ask)
-        self._side.stirs()
+        self._current = Sock(link[0], self, self.side.name, self._ask)
+        self.side.stirs()
         return self._current
 
     def _ask(self, timeout: float | None = None) -> LinkedSocket:
         """Return a connection for a four-letter word."""
         self._pass()
-        link = linked(self._side.now)
+        link = linked(self.side.now)
         self._adopt(link)
         return link[0]
 
     def _pass(self) -> None:
         with self._gate:
             self._outside = self._backoffs = True
-            while self._side.cut and not self._ends:
+            while self.side.cut and not self._ends:
                 self._gate.wait(1.0)
             self._outside = self._backoffs = False
         if self._ends:
@@ -494,7 +494,7 @@ class SimulatedHandler(Handler):
 
     def _adopt(self, link: tuple[LinkedSocket, LinkedSocket]) -> None:
         try:
-            self._side.world.server.adopt(link[1], self._side)
+            self.side.world.server.adopt(link[1], self.side)
         except ZkLockError as error:
             for each in link:
                 each.close()
@@ -510,18 +510,18 @@ class SimulatedHandler(Handler):
     def resting(self) -> Iterator[None]:
         """Note that the connection thread waits, and that nothing has come for it."""
         self._backoffs = True
-        self._side.stirs()
+        self.side.stirs()
         try:
             yield
         finally:
             self._backoffs = False
-            self._side.stirs()
+            self.side.stirs()
 
     # For zklock.
 
     def new_executor(self) -> Any:
         """Return what runs callbacks, each with a token."""
-        return _Callers(self._side)
+        return _Callers(self.side)
 
     def read_for(self, reader: Reader) -> None:
         """Leave the reading to the client's own thread: it is known when that rests."""
@@ -533,7 +533,7 @@ class SimulatedHandler(Handler):
         has closed a client whose session was lost before.
         """
         self._rests = True
-        self._side.stirs()
+        self.side.stirs()
         try:
             return super()._poll(IDLE if self._stopping else math.inf)
         finally:
@@ -555,11 +555,6 @@ class SimulatedHandler(Handler):
     # For the simulation.
 
     @property
-    def side(self) -> Side:
-        """The side that it belongs to."""
-        return self._side
-
-    @property
     def ping_due(self) -> float:
         """When kazoo would ping, by its own clock."""
         link = self._link
@@ -576,10 +571,10 @@ class SimulatedHandler(Handler):
     def ping(self) -> None:
         """Do what kazoo does: ping, or give the connection up if the last ping has no answer."""
         assert self._link is not None
-        now = self._side.now()
+        now = self.side.now()
         self._link[0].sent_at = now
-        if not self._side.cut:
-            self._side.world.server.ping(self._side.session_id)
+        if not self.side.cut:
+            self.side.world.server.ping(self.side.session_id)
             self.step(self.session.touched, now)
         elif self._unanswered:
             self.drop()
