@@ -79,22 +79,13 @@ class ExternalNode(Node):
         """Do nothing: the server runs already."""
 
     def stop(self) -> NoReturn:
-        self._refuse("stopped")
-
-    def kill(self) -> NoReturn:
-        self._refuse("killed")
-
-    def pause(self) -> NoReturn:
-        self._refuse("paused")
-
-    def resume(self) -> NoReturn:
-        self._refuse("resumed")
-
-    def _refuse(self, verb: str) -> NoReturn:
+        """Refuse that, as whatever else would end the server."""
         raise NotSupported(
-            f"{self.host}:{self.port} is given by {HOSTS_VARIABLE} and cannot be {verb} from here; "
-            "unset it to let the tests run servers of their own"
+            f"{self.host}:{self.port} is given by {HOSTS_VARIABLE} and cannot be stopped, killed, "
+            "paused or resumed from here; unset it to let the tests run servers of their own"
         )
+
+    kill = pause = resume = stop
 
     def running(self) -> bool:
         return True
@@ -115,8 +106,7 @@ class ExternalGroup(Group):
     def cut(self, index: int) -> NoReturn:
         raise NotSupported(f"the peers given by {HOSTS_VARIABLE} cannot be cut from here")
 
-    def heal(self, index: int) -> NoReturn:
-        raise NotSupported(f"the peers given by {HOSTS_VARIABLE} cannot be cut from here")
+    heal = cut
 
     def close(self) -> None:
         """Leave the servers as they are."""

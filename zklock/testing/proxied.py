@@ -63,7 +63,6 @@ class End(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on the end; this does nothing if the peer's end was passed on already."""
         self.lost = True
         self._link.receive_end()
         self._pair.ended()

@@ -63,9 +63,6 @@ class EmbeddedNode(Node):
     def stop(self) -> None:
         self._server.stop()
 
-    def kill(self) -> None:
-        self._server.stop()
-
     def pause(self) -> None:
         if not self.running():
             raise StartFailed("a server that is down cannot be paused")
@@ -84,8 +81,7 @@ class EmbeddedNode(Node):
         self._server.set_child_counter(path, value)
         return True
 
-    def close(self) -> None:
-        self._server.stop()
+    kill = close = stop
 
 
 def _number(given: Mapping[str, str], name: str, otherwise: N) -> int | N:

@@ -18,7 +18,7 @@ import functools
 import ipaddress
 import struct
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from zklock._ground import threads
@@ -43,16 +43,11 @@ class PeerRelay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.SelectorEventLoop()  # whatever loops the program under test has
-        self._thread = threading.Thread(target=self._run, name="zklock-peer-relay", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="zklock-peer-relay", daemon=True
+        )
         threads.begin(self._thread)
         self.ports: list[int] = self._call(self._open(max(self._members.values()) + 1))
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS)
@@ -91,6 +86,7 @@ class PeerRelay:
         self._call(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_SECONDS)
+        self._loop.close()
 
     async def _shut(self) -> None:
         for server in self._servers:
@@ -111,7 +107,7 @@ class PeerRelay:
         self, source: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            async with _Closing(writer):
+            async with _closing(writer):
                 port = await _requested_port(reader, writer)
                 target = self._members.get(port)
                 if target is None or target == source:
@@ -124,7 +120,7 @@ class PeerRelay:
                 except OSError:
                     await _answer(writer, refused=True)
                     return
-                async with _Closing(far_writer):
+                async with _closing(far_writer):
                     await _answer(writer, refused=False)
                     try:
                         async with asyncio.TaskGroup() as both:
@@ -148,20 +144,16 @@ async def _pump(
     writer.write_eof()
 
 
-class _Closing:
-    """Closes a stream at the end; for a cancelled task at once, dropping what is buffered."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is asyncio.CancelledError:
-            self._writer.transport.abort()
-        else:
-            self._writer.close()
+@contextlib.asynccontextmanager
+async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Close a stream at the end; for a cancelled task at once, dropping what is buffered."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        writer.transport.abort()
+        raise
+    finally:
+        writer.close()
 
 
 async def _requested_port(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:

@@ -29,7 +29,7 @@ from tests.unit.simulator.network import Network, SimulatedLink
 from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import messages, words
 from zklock.testing.zookeeper.codec import Acl, Op, Splitter
-from zklock.testing.zookeeper.machine import Body, Machine, Rules, Write, writes
+from zklock.testing.zookeeper.machine import WRITES, Body, Machine, Rules, Write
 from zklock.testing.zookeeper.messages import (
     Answer,
     Close,
@@ -287,11 +287,11 @@ class Ensemble:
     ) -> None:
         owned = self._owners.setdefault(session, follower) is follower
         if not self.machine.linked(link):
-            if isinstance(request, Close) or (writes(request) and owned):
+            if isinstance(request, Close) or (isinstance(request, WRITES) and owned):
                 self.machine.request_late(link, session, request, self._now())
                 self._post(silent=link)
             return
-        if writes(request) and not owned:
+        if isinstance(request, WRITES) and not owned:
             link.down.send(None)
             follower.end(link)
             return

@@ -57,7 +57,7 @@ _MODES = range(5)
 _TTL_MODES = range(5, 7)
 Body: TypeAlias = tuple[Any, ...]
 Write: TypeAlias = Part | messages.SetAcl | messages.Multi | messages.Reconfig
-_WRITES = get_args(Write)
+WRITES = get_args(Write)
 _TRANSACTIONS = frozenset(
     {
         Op.CREATE,
@@ -108,11 +108,6 @@ class _Link(Generic[C]):
     session: ServerSession[C]
     timeout: int
     who: list[Identity] = field(default_factory=list)
-
-
-def writes(request: Request) -> bool:
-    """Whether the request takes a transaction."""
-    return isinstance(request, _WRITES)
 
 
 class Machine(Generic[C]):
@@ -198,11 +193,9 @@ class Machine(Generic[C]):
         The session lives on, on another connection. The answer goes to the one that has ended.
         """
         session = self.sessions.find(session_id)
-        if session is None:
-            return
         if isinstance(request, messages.Close):
             self.expire(session_id, now)
-        else:
+        elif session is not None:
             self._serve(connection, _Link(session, session.timeout), 0, request, now)
 
     def throttle(self, connection: C, xid: int, now: int) -> None:
@@ -312,7 +305,7 @@ class Machine(Generic[C]):
         code = Code.OK
         body: Body = ()
         try:
-            if isinstance(request, _WRITES):
+            if isinstance(request, WRITES):
                 if self.read_only:
                     raise Refused(Code.NOT_READ_ONLY)
                 body = self._transact(now, lambda txn: self._write(txn, link, request))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zklock.testing.zookeeper.codec import Acl, Stat
@@ -77,34 +78,26 @@ def is_valid(path: str) -> bool:
     return _FORBIDDEN.search(path) is None
 
 
+@dataclass(slots=True, eq=False)
 class Znode:
     """A node. ``counter`` counts the children ever created; it numbers the sequential ones."""
 
-    __slots__ = (
-        "acl",
-        "aversion",
-        "children",
-        "counter",
-        "ctime",
-        "czxid",
-        "data",
-        "mtime",
-        "mzxid",
-        "owner",
-        "pzxid",
-        "version",
-    )
+    data: bytes | None
+    acl: tuple[Acl, ...]
+    owner: int
+    czxid: int
+    ctime: int
+    mzxid: int = field(init=False)
+    pzxid: int = field(init=False)
+    mtime: int = field(init=False)
+    version: int = 0
+    aversion: int = 0
+    counter: int = 0
+    children: dict[str, None] = field(default_factory=dict)
 
-    def __init__(
-        self, data: bytes | None, acl: tuple[Acl, ...], owner: int, zxid: int, time: int
-    ) -> None:
-        self.data = data
-        self.acl = acl
-        self.owner = owner
-        self.czxid = self.mzxid = self.pzxid = zxid
-        self.ctime = self.mtime = time
-        self.version = self.aversion = self.counter = 0
-        self.children: dict[str, None] = {}
+    def __post_init__(self) -> None:
+        self.mzxid = self.pzxid = self.czxid
+        self.mtime = self.ctime
 
     @property
     def ephemeral(self) -> bool:
