@@ -21,40 +21,15 @@ SOON = 0.5
 """How late something may be, in seconds, that should happen at once."""
 
 KINDS = (
-    "lock",
-    "lock",
-    "lock",
-    "read and write",
-    "semaphore",
-    "semaphore",
-    "burst",
-    "re-entrant",
-    "election",
-    "several",
-    "several",
-    "pool",
-    "pool",
+    *("lock", "lock", "lock", "read and write", "semaphore", "semaphore", "burst", "re-entrant"),
+    *("election", "several", "several", "pool", "pool"),
 )
 """What users ask for. In a burst, everybody asks for one of enough permits, and may not wait."""
 
 FAULTS = (
-    "cut",
-    "cut off",
-    "expire",
-    "isolate",
-    "pause server",
-    "restart",
-    "restart shorter",
-    "throttle",
-    "lose",
-    "freeze",
-    "stall",
-    "no threads",
-    "kill",
-    "delete node",
-    "stop client",
-    "slow",
-    "cancel",
+    *("cut", "cut off", "expire", "isolate", "pause server", "restart", "restart shorter"),
+    *("throttle", "lose", "freeze", "stall", "no threads", "kill", "delete node"),
+    *("stop client", "slow", "cancel"),
 )
 
 WIDER_KINDS = (*KINDS, *["tracked"] * len(KINDS))

@@ -105,33 +105,6 @@ def connected(client: KazooClient) -> None:
 
 
 class TestItsLife:
-    def test_kazoos_own_recipes_work(self, server: EmbeddedServer, join: Join) -> None:
-        first, second = join(server), join(server)
-        for make in ("Lock", "ReadLock", "WriteLock"):
-            with getattr(first, make)(f"/kazoo/{make}", "me") as held:
-                assert held is None or held
-        barrier = first.Barrier("/kazoo/barrier")
-        barrier.create()
-        assert not second.Barrier("/kazoo/barrier").wait(0.05)
-        barrier.remove()
-        assert second.Barrier("/kazoo/barrier").wait(SOON)
-        counter = first.Counter("/kazoo/counter")
-        counter += 3
-        assert second.Counter("/kazoo/counter").value == 3
-        queue = first.LockingQueue("/kazoo/queue")
-        queue.put(b"job")
-        assert queue.get(SOON) == b"job"
-        assert queue.consume()
-        led: list[str] = []
-        second.Election("/kazoo/election", "me").run(led.append, "led")
-        assert led == ["led"]
-        with first.Semaphore("/kazoo/semaphore", max_leases=2):
-            pass
-        party = first.Party("/kazoo/party", "me")
-        party.join()
-        assert list(second.Party("/kazoo/party")) == ["me"]
-        party.leave()
-
     def test_data_and_sessions_outlive_a_restart_which_says_what_it_is_for(
         self, server: EmbeddedServer, join: Join, caplog: pytest.LogCaptureFixture
     ) -> None:
