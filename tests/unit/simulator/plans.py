@@ -104,7 +104,6 @@ class Member:
     told: dict[Any, list[float]] = field(default_factory=dict)
     stopped: bool = False
     back: float = -math.inf  # when its client was started again; infinite while it is not
-    crashed: bool = False  # on purpose, to see what its users find when they come back
 
     def may_be_closed(self, since: float) -> bool:
         """Whether its client has not run all the time since then."""

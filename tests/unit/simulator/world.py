@@ -542,13 +542,6 @@ class World:
             if task.process is process and ends:
                 self.left -= 1
 
-    def begin_again(self, member: Member) -> None:
-        """Start a process in the place of one that was killed, with the same users."""
-        again = Member(Process(member.process.name))
-        self.members.append(again)
-        self.left += 1
-        self.system.spawn(f"{again.process.name} main", partial(self._main, again), again.process)
-
     def _calm(self) -> None:
         self.ensemble.throttles = self.ensemble.loses = 0.0
 
@@ -666,7 +659,7 @@ class World:
     def _is_told(self, grant: GrantBase, member: Member) -> bool:
         loss = grant._loss
         assert loss is not None
-        if self.plan.keeps and not member.crashed:
+        if self.plan.keeps:
             raise Violation(f"{grant} is lost: {loss.reason}")
         told = member.told.get(grant, [])
         late = self.system.now - loss.noticed
