@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from functools import partial
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import failure
+from tests.unit.exchange import Returns, Said, Table, answered, cases, exchanged
 from zklock._recipes import names, steps
 from zklock._recipes.effects import (
     AbandonCreate,
@@ -24,7 +24,6 @@ from zklock._recipes.effects import (
     Node,
     Pause,
     Read,
-    Request,
     SessionReplaced,
     Sync,
     Transaction,
@@ -39,8 +38,9 @@ from zklock.errors import AccessDenied, MixedNames, ZkLockError
 
 PATH = "/locks/report"
 EPOCH = 7
-DROPPED, MISSING, DENIED, OTHER = (
-    failure(why, PATH) for why in (Failure.DROPPED, Failure.MISSING, Failure.DENIED, Failure.OTHER)
+DROPPED, MISSING, DENIED, NOT_EMPTY, CHANGED, OTHER = (
+    failure(Failure[why], PATH)
+    for why in ("DROPPED", "MISSING", "DENIED", "NOT_EMPTY", "CHANGED", "OTHER")
 )
 
 
@@ -62,363 +62,240 @@ def parsed(sequence: int) -> names.Name:
     return found
 
 
-def end(recipe: Any, answer: Any) -> Any:
-    """Answer, and return what the recipe returns."""
-    with pytest.raises(StopIteration) as stop:
-        recipe.send(answer)
-    return stop.value.value
-
-
-# To find the node of a create whose reply was lost.
-
+# To find the node of a create whose reply was lost, or that comes late.
 
 SOUGHT = (Sync(PATH), List(PATH))
+LOOKS: Said = [SOUGHT, (None, listing(3)), (Exists(node(3).path),)]
+FINDS: Said = [*LOOKS, (node(3),), Returns(node(3).path)]
+ABANDONS = AbandonCreate(PATH, "u")
+find: Any = partial(steps.find, PATH, "u")
+SEARCHES: Table = {
+    "the sync is refused": (find, [SOUGHT, (OTHER, listing()), ZkLockError]),
+    "the listing is refused": (find, [SOUGHT, (None, OTHER), ZkLockError]),
+    "nobody has synced": (find, [SOUGHT, (MISSING, listing()), ZkLockError]),
+    "it may not look": (find, [SOUGHT, (None, DENIED), ABANDONS, None, AccessDenied]),
+    "the sync is lost": (find, [SOUGHT, (DROPPED, listing()), *FINDS]),
+    "the listing is lost": (find, [SOUGHT, (None, DROPPED), *FINDS]),
+    "all is lost": (find, [SOUGHT, (DROPPED, DROPPED), *FINDS]),
+    "the owner is lost": (find, [*LOOKS, (DROPPED,), *FINDS]),
+    "the node has gone": (find, [*LOOKS, (MISSING,), *FINDS]),
+    "the owner is refused": (find, [*LOOKS, (OTHER,), ZkLockError]),
+    "no node": (find, [SOUGHT, (None, listing()), ABANDONS, None, Returns()]),
+    "no parent": (find, [SOUGHT, (None, MISSING), ABANDONS, None, Returns()]),
+    "another's": (find, [*LOOKS, (node(3, mine=False),), ABANDONS, None, Returns()]),
+}
 
 
-@pytest.mark.parametrize("answer", [(OTHER, listing()), (None, OTHER), (MISSING, listing())])
-def test_a_search_that_is_refused_says_so_and_not_that_there_is_no_node(answer: Any) -> None:
-    search: Any = steps.find(PATH, "u")
-    next(search)
-    with pytest.raises(ZkLockError):
-        search.send(answer)
+@cases(SEARCHES)
+def test_a_search(make: Any, said: Said) -> None:
+    exchanged(make(), said)
 
 
-def test_what_may_not_be_looked_for_is_looked_for_later() -> None:
-    search: Any = steps.find(PATH, "u")
-    next(search)
-    assert search.send((None, DENIED)) == AbandonCreate(PATH, "u")
-    with pytest.raises(AccessDenied):
-        search.send(None)
+def reap(seconds: float = 60.0) -> Any:
+    return steps.reap_late_creates(PATH, lambda: ["u"], lambda: seconds)
 
 
-@pytest.mark.parametrize("answer", [(DROPPED, listing()), (None, DROPPED), (DROPPED, DROPPED)])
-def test_a_search_goes_on_until_the_listing_is_known_to_be_fresh(answer: Any) -> None:
-    search: Any = steps.find(PATH, "u")
-    assert next(search) == SOUGHT
-    assert search.send(answer) == SOUGHT
-    assert search.send((None, listing(3))) == (Exists(node(3).path),)
-    assert end(search, (node(3),)) == node(3).path
-
-
-@pytest.mark.parametrize("lost", [DROPPED, MISSING])
-def test_a_search_begins_anew_if_it_is_not_known_whose_the_node_is(lost: Any) -> None:
-    search: Any = steps.find(PATH, "u")
-    next(search)
-    search.send((None, listing(3)))
-    assert search.send((lost,)) == SOUGHT
-
-
-def test_a_search_that_may_not_see_whose_the_node_is_says_so() -> None:
-    search: Any = steps.find(PATH, "u")
-    next(search)
-    search.send((None, listing(3)))
-    with pytest.raises(ZkLockError):
-        search.send((OTHER,))
-
-
-@pytest.mark.parametrize("looked", [(None, Listing([], EPOCH)), (None, MISSING)])
-def test_what_is_not_found_is_disowned(looked: Any) -> None:
-    search: Any = steps.find(PATH, "u")
-    next(search)
-    assert search.send(looked) == AbandonCreate(PATH, "u")
-    assert end(search, None) is None
-
-
-def test_a_node_of_another_session_is_disowned_too() -> None:
-    search: Any = steps.find(PATH, "u")
-    next(search)
-    search.send((None, listing(3)))
-    assert search.send((node(3, mine=False),)) == AbandonCreate(PATH, "u")
-    assert end(search, None) is None
-
-
-# A create that is late.
-
-
-def settled(seconds: float, at: float) -> tuple[list[float], bool]:
-    """Return the ages at which it is looked for, and whether the node of this age is deleted."""
-    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: seconds)
-    ages, age = list[float](), 0.0
-    asked = next(recipe)
-    with contextlib.suppress(StopIteration):
-        while True:
-            assert isinstance(asked, Pause)
-            age += asked.seconds
-            assert recipe.send(None) == SOUGHT
-            ages.append(age)
-            if age < at:
-                asked = recipe.send((None, listing()))
-            else:
-                recipe.send((None, listing(7)))
-                assert recipe.send((node(7),)) == (Delete(node(7).path),)
-                end(recipe, (None,))
-                return ages, True
-    return ages, False
-
-
-def test_a_late_create_is_looked_for_soon_and_then_at_growing_ages() -> None:
-    ages, found = settled(60.0, math.inf)
-    assert not found
-    assert ages[0] == steps.FIRST_LOOK
-    assert ages[-1] >= 60.0
+@pytest.mark.parametrize("at", [0.0, 0.05, 0.5, 3.0, 20.0, 59.0, math.inf])
+def test_a_late_create_is_looked_for_at_growing_ages_and_deleted_at_the_next(at: float) -> None:
+    seconds = [1.0]
+    recipe = steps.reap_late_creates(PATH, lambda: ["u"], lambda: seconds[0])
+    asked: Any = next(recipe)
+    ages = [0.0]
+    seconds[0] = 60.0  # the timeout may grow
+    while isinstance(asked, Pause):
+        ages.append(ages[-1] + asked.seconds)
+        assert answered(recipe) == SOUGHT
+        if ages[-1] < at:
+            asked = answered(recipe, (None, listing()))
+        else:
+            answered(recipe, (None, listing(7)))
+            assert answered(recipe, (node(7),)) == (Delete(node(7).path),)
+            asked = answered(recipe, (None,))
+    assert asked == Returns()
+    assert ages[1] == steps.FIRST_LOOK
+    assert min(at, 60.0) <= ages[-1] <= max(at + 0.1001, 1.2501 * at)
     assert all(after <= max(before + 0.1001, 1.2501 * before) for before, after in pairwise(ages))
-    assert len(ages) < 30
+    assert len(ages) <= 30
 
 
-@pytest.mark.parametrize("at", [0.0, 0.05, 0.5, 3.0, 20.0, 59.0])
-def test_a_late_create_is_deleted_at_the_next_look(at: float) -> None:
-    ages, found = settled(60.0, at)
-    assert found
-    assert ages[-1] <= max(at + 0.1001, 1.2501 * at)
-
-
-@pytest.mark.parametrize("answer", [(OTHER.for_another(), listing()), (None, DENIED.for_another())])
-def test_a_look_for_a_late_create_that_is_refused_is_not_the_last(answer: Any) -> None:
-    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: 60.0)
-    next(recipe)
-    recipe.send(None)
-    assert isinstance(recipe.send(answer), Pause)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (OTHER.for_another(), listing()),
+        (None, DENIED.for_another()),
+        *(
+            (None, Listing([there], EPOCH))
+            for there in (name(7, "v"), name(7)[3:], f"_x_{name(7)[3:]}")
+        ),
+    ],
+)
+def test_what_is_not_found_by_one_look_is_looked_for_again(answer: Any) -> None:
+    exchanged(reap(), [Pause(steps.FIRST_LOOK), None, SOUGHT, answer, Pause(0.1)])
 
 
 def test_a_late_create_is_looked_for_once_if_it_is_late_for_no_longer() -> None:
-    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: steps.FIRST_LOOK)
-    next(recipe)
-    assert recipe.send(None) == SOUGHT
-    end(recipe, (None, listing()))
-
-
-@pytest.mark.parametrize("there", [name(7, "v"), name(7)[3:], f"_x_{name(7)[3:]}"])
-def test_nothing_but_what_was_disowned_is_deleted(there: str) -> None:
-    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: 60.0)
-    next(recipe)
-    recipe.send(None)
-    assert isinstance(recipe.send((None, Listing([there], EPOCH))), Pause)
-
-
-def test_a_timeout_that_grows_meanwhile_has_a_late_create_looked_for_longer() -> None:
-    seconds = [1.0]
-    recipe: Any = steps.reap_late_creates(PATH, lambda: ["u"], lambda: seconds[0])
-    asked, age = next(recipe), 0.0
-    while age < 4.0:
-        seconds[0] = 4.0
-        age += asked.seconds
-        recipe.send(None)
-        if age < 4.0:
-            asked = recipe.send((None, listing()))
-    end(recipe, (None, listing()))
+    first: Said = [Pause(steps.FIRST_LOOK), None, SOUGHT, (None, listing()), Returns()]
+    exchanged(reap(steps.FIRST_LOOK), first)
 
 
 # To delete a node.
 
-
-def test_a_node_that_is_all_there_is_is_removed() -> None:
-    recipe: Any = steps.remove(node(1).path)
-    assert next(recipe) == (Delete(node(1).path),)
-    assert end(recipe, (None,)) is None
-
-
-def test_what_is_left_with_the_session_is_not_left_again() -> None:
-    search: Any = partial(steps.find, PATH, "u")
-    leaving: Any = steps.persist(search)
-    next(leaving)
-    with pytest.raises(StopIteration):
-        leaving.throw(SessionReplaced(None))
+THIS = (Delete(node(3).path),)
+DEPART = (Transaction((*THIS, Write(PATH, b"mark"))),)
+UNWRITTEN = Failed(Failure.DENIED, AccessDenied("no write"), node=PATH)
+delete: Any = partial(steps.delete, PATH, node(3).path)
+depart: Any = partial(delete, *DEPART)
+overwrite: Any = partial(steps.persist, partial(steps.overwrite, PATH, b""))
+READ = (Read(PATH),)
 
 
-def test_who_gives_up_between_two_tries_leaves_and_is_told_so() -> None:
-    leaving: Any = steps.persist(partial(steps.overwrite, PATH, b""))
-    assert next(leaving) == (Read(PATH),)
-    assert leaving.send((OTHER.for_another(),)) == Pause(0.05)
-    assert leaving.throw(Cancelled()) == (Read(PATH),)
-    with pytest.raises(Cancelled):
-        leaving.send((MISSING,))
+def with_parent(sequence: int) -> Said:
+    both = Delete(node(sequence).path), Delete(PATH)
+    return [both, (OTHER, OTHER), Pause(0.05), None, both, (None, NOT_EMPTY), Returns()]
 
 
-def test_the_end_of_the_session_between_two_tries_is_the_end_of_it() -> None:
-    leaving: Any = steps.persist(partial(steps.overwrite, PATH, b""))
-    next(leaving)
-    leaving.send((OTHER.for_another(),))
-    with pytest.raises(StopIteration):
-        leaving.throw(SessionReplaced(None))
+DELETIONS: Table = {
+    "is done": (partial(steps.remove, node(3).path), [THIS, (None,), Returns()]),
+    "ends with the session": (
+        partial(steps.persist, find),
+        [SOUGHT, SessionReplaced(None), Returns()],
+    ),
+    "goes on when given up between two tries": (
+        overwrite,
+        [READ, (OTHER.for_another(),), Pause(0.05), Cancelled(), READ, (MISSING,), Cancelled],
+    ),
+    "ends with the session between two tries": (
+        overwrite,
+        [READ, (OTHER.for_another(),), Pause(0.05), SessionReplaced(None), Returns()],
+    ),
+    "is tried again alone after growing pauses": (
+        depart,
+        [
+            DEPART,
+            *((OTHER,), Pause(0.05), None, THIS),
+            *((OTHER,), Pause(0.1), None, THIS),
+            *((OTHER,), Pause(0.2), None, THIS),
+            *((MISSING,), Returns()),
+        ],
+    ),
+    "goes without a write that is refused, and says so": (
+        depart,
+        [DEPART, (UNWRITTEN,), THIS, (DROPPED,), THIS, (MISSING,), UNWRITTEN.error],
+    ),
+    "is sent again as it was when the reply is lost": (
+        depart,
+        [DEPART, (DROPPED,), DEPART, (None,), Returns()],
+    ),
+    "still takes the parent with it when tidy": (partial(delete, tidy=True), with_parent(3)),
+    "still takes a worn-out parent with it": (
+        partial(steps.delete, PATH, node(names.RENEW_AT).path),
+        with_parent(names.RENEW_AT),
+    ),
+    "takes a parent without a mark": (
+        partial(depart, tidy=True),
+        [
+            *(DEPART, (None,), READ, (Node(PATH, b"", 0, False, 5),)),
+            *((Delete(PATH, 5),), (CHANGED,), Returns()),
+        ],
+    ),
+    "leaves a parent with a mark": (
+        partial(depart, tidy=True),
+        [DEPART, (None,), READ, (Node(PATH, b"mark", 0, False),), Returns()],
+    ),
+    "finds no parent": (
+        partial(depart, tidy=True),
+        [DEPART, (None,), READ, (MISSING,), Returns()],
+    ),
+    "is not permitted": (delete, [THIS, (DENIED,), AccessDenied]),
+}
 
 
-DEPART = Transaction((Delete(node(3).path), Write(PATH, b"mark")))
-
-
-def test_a_deletion_that_is_refused_is_tried_again_alone_after_growing_pauses() -> None:
-    deletion: Any = steps.delete(PATH, node(3).path, DEPART)
-    assert next(deletion) == (DEPART,)
-    for seconds in (0.05, 0.1, 0.2):
-        assert deletion.send((OTHER,)) == Pause(seconds)
-        assert deletion.send(None) == (Delete(node(3).path),)
-    end(deletion, (MISSING,))
-
-
-def test_a_deletion_whose_write_alone_is_refused_goes_without_it_and_says_so() -> None:
-    deletion: Any = steps.delete(PATH, node(3).path, DEPART)
-    next(deletion)
-    error = AccessDenied("no write")
-    alone = deletion.send((Failed(Failure.DENIED, error, node=PATH),))
-    assert alone == (Delete(node(3).path),)
-    assert deletion.send((DROPPED,)) == alone
-    with pytest.raises(AccessDenied) as caught:
-        deletion.send((MISSING,))
-    assert caught.value is error
-
-
-def test_a_deletion_whose_reply_is_lost_is_sent_again_as_it_was_without_a_pause() -> None:
-    deletion: Any = steps.delete(PATH, node(3).path, DEPART)
-    first = next(deletion)
-    assert deletion.send((DROPPED,)) == first
-    end(deletion, (None,))
-
-
-@pytest.mark.parametrize(("tidy", "sequence"), [(True, 3), (False, names.RENEW_AT)])
-def test_a_deletion_that_is_tried_again_still_takes_the_parent_with_it(
-    tidy: bool, sequence: int
-) -> None:
-    deletion: Any = steps.delete(PATH, node(sequence).path, tidy=tidy)
-    both: tuple[Request, ...] = (Delete(node(sequence).path), Delete(PATH))
-    assert next(deletion) == both
-    assert deletion.send((OTHER, OTHER)) == Pause(0.05)
-    assert deletion.send(None) == both
-    end(deletion, (None, failure(Failure.NOT_EMPTY, PATH)))
-
-
-@pytest.mark.parametrize(
-    "found", [Node(PATH, b"", 0, False, 5), Node(PATH, b"mark", 0, False), MISSING]
-)
-def test_a_parent_goes_after_a_deletion_with_a_write_unless_it_is_marked(found: Any) -> None:
-    deletion: Any = steps.delete(PATH, node(3).path, DEPART, tidy=True)
-    assert next(deletion) == (DEPART,)
-    assert deletion.send((None,)) == (Read(PATH),)
-    if found is not MISSING and not found.data:
-        assert deletion.send((found,)) == (Delete(PATH, 5),)
-        found = failure(Failure.CHANGED, PATH)
-    end(deletion, (found,))
-
-
-def test_a_deletion_that_is_not_permitted_is_not_tried_again() -> None:
-    deletion: Any = steps.delete(PATH, node(3).path)
-    next(deletion)
-    with pytest.raises(AccessDenied):
-        deletion.send((DENIED,))
+@cases(DELETIONS)
+def test_a_deletion(make: Any, said: Said) -> None:
+    exchanged(make(), said)
 
 
 # To wait behind a node.
 
-
 OWN, BLOCKER = node(4), node(3)
+WRITER = node(3, data=bytes(NodeData(b"writer", lets_readers_in=True)))
+watch: Any = partial(steps.watch, BLOCKER.path, OWN.path)
+WATCHING = (Watch(BLOCKER.path), Watch(OWN.path))
+LISTING = (WatchList(PATH), Watch(OWN.path))
+ASLEEP = Wait(BLOCKER.path, OWN.path)
+WAITS: Table = {
+    "the blocker may not be read, and is watched in the listing": (
+        watch,
+        [
+            *(WATCHING, (DENIED, OWN), LISTING, (listing(3, 4), OWN)),
+            *(Wait(PATH, OWN.path), Wakeup.UNWATCHED, LISTING, (listing(4), OWN), Returns()),
+        ],
+    ),
+    "nor the listing": (watch, [WATCHING, (DENIED, OWN), LISTING, (DENIED, OWN), AccessDenied]),
+    "the blocker's watch is refused": (watch, [WATCHING, (OTHER, OWN), ZkLockError]),
+    "its own watch is refused": (watch, [WATCHING, (BLOCKER, OTHER), ZkLockError]),
+    "its own watch is denied": (watch, [WATCHING, (BLOCKER, DENIED), AccessDenied]),
+    "one is lost": (watch, [WATCHING, (DROPPED, OWN), WATCHING, (BLOCKER, OWN), ASLEEP]),
+    "its own is lost": (watch, [WATCHING, (BLOCKER, DROPPED), WATCHING, (BLOCKER, OWN), ASLEEP]),
+    "its node is gone": (watch, [WATCHING, (BLOCKER, MISSING), Returns(Wakeup.OWN_GONE)]),
+    "its node is another session's": (
+        watch,
+        [WATCHING, (BLOCKER, node(4, mine=False)), Returns(Wakeup.OWN_GONE)],
+    ),
+    "a writer has become a reader": (watch, [WATCHING, (WRITER, OWN), ASLEEP]),
+    "a writer has become a reader, as it is": (
+        partial(watch, reads=True),
+        [WATCHING, (WRITER, OWN), Returns(Wakeup.LETS_IN)],
+    ),
+}
 
 
-def watching(**terms: Any) -> Any:
-    return steps.watch(BLOCKER.path, OWN.path, **terms)
-
-
-def test_a_blocker_that_may_not_be_read_is_watched_in_the_listing() -> None:
-    """It would be gone without an event otherwise."""
-    recipe = watching()
-    assert next(recipe) == (Watch(BLOCKER.path), Watch(OWN.path))
-    assert recipe.send((DENIED, OWN)) == (WatchList(PATH), Watch(OWN.path))
-    assert recipe.send((listing(3, 4), OWN)) == Wait(PATH, OWN.path)
-    assert recipe.send(Wakeup.UNWATCHED) == (WatchList(PATH), Watch(OWN.path))
-    assert end(recipe, (listing(4), OWN)) is None
-
-
-@pytest.mark.parametrize("answer", [(OTHER, OWN), (BLOCKER, OTHER), (BLOCKER, DENIED)])
-def test_a_watch_that_is_refused_is_an_error(answer: Any) -> None:
-    recipe = watching()
-    next(recipe)
-    with pytest.raises(ZkLockError):
-        recipe.send(answer)
-
-
-def test_a_listing_in_place_of_the_blocker_that_is_refused_too_is_an_error() -> None:
-    recipe = watching()
-    next(recipe)
-    recipe.send((DENIED, OWN))
-    with pytest.raises(AccessDenied):
-        recipe.send((DENIED, OWN))
-
-
-@pytest.mark.parametrize("answer", [(DROPPED, OWN), (BLOCKER, DROPPED)])
-def test_a_watch_whose_reply_is_lost_is_set_again(answer: Any) -> None:
-    recipe = watching()
-    first = next(recipe)
-    assert recipe.send(answer) == first
-    assert recipe.send((BLOCKER, OWN)) == Wait(BLOCKER.path, OWN.path)
-
-
-@pytest.mark.parametrize("own", [MISSING, node(4, mine=False)])
-def test_a_contender_without_a_node_of_its_own_session_does_not_wait(own: Any) -> None:
-    recipe = watching()
-    next(recipe)
-    assert end(recipe, (BLOCKER, own)) is Wakeup.OWN_GONE
-
-
-@pytest.mark.parametrize("reads", [False, True])
-def test_only_a_reader_is_let_in_by_a_writer_that_has_become_one(reads: bool) -> None:
-    downgraded = node(3, data=bytes(NodeData(b"writer", lets_readers_in=True)))
-    recipe = watching(reads=reads)
-    next(recipe)
-    if reads:
-        assert end(recipe, (downgraded, OWN)) is Wakeup.LETS_IN
-    else:
-        assert recipe.send((downgraded, OWN)) == Wait(BLOCKER.path, OWN.path)
+@cases(WAITS)
+def test_a_wait(make: Any, said: Said) -> None:
+    exchanged(make(), said)
 
 
 # Nodes whose names nobody knows.
 
-
-ME = parsed(4)
 UNKNOWN, LATER = "n_0000000002", "n_0000000005"
+LOOK = (Exists(f"{PATH}/{UNKNOWN}"),)
 
 
 def beside(*strange: str) -> Listing:
     return Listing([name(3), name(4), *strange], EPOCH)
 
 
-def stranger(text: str, owner: int) -> Node:
-    return Node(f"{PATH}/{text}", b"", owner, False)
+def refuse(*strange: str) -> Any:
+    return steps.refuse_strangers(PATH, parsed(4), beside(*strange))
 
 
-@pytest.mark.parametrize("strange", [(), (LATER,), ("config",)])
-def test_who_knows_all_that_stand_before_it_asks_nothing(strange: tuple[str, ...]) -> None:
-    assert list(steps.refuse_strangers(PATH, ME, beside(*strange))) == []
+def stranger(owner: int) -> Node:
+    return Node(f"{PATH}/{UNKNOWN}", b"", owner, False)
 
 
-def test_an_ephemeral_stranger_before_it_is_refused() -> None:
-    recipe: Any = steps.refuse_strangers(PATH, ME, beside(LATER, UNKNOWN))
-    assert next(recipe) == (Exists(f"{PATH}/{UNKNOWN}"),)
-    with pytest.raises(MixedNames, match=UNKNOWN):
-        recipe.send((stranger(UNKNOWN, 9),))
-
-
-def test_a_stranger_that_stays_is_none() -> None:
-    """An entry of a queue, for example."""
-    recipe: Any = steps.refuse_strangers(PATH, ME, beside(UNKNOWN))
-    next(recipe)
-    assert end(recipe, (stranger(UNKNOWN, 0),)) is None
-
-
-@pytest.mark.parametrize("answer", [MISSING, DROPPED])
-def test_a_stranger_that_was_not_seen_is_looked_for_again(answer: Any) -> None:
+def hidden(answer: Any) -> Said:
     """It may have hidden another one."""
-    recipe: Any = steps.refuse_strangers(PATH, ME, beside(UNKNOWN))
-    asked = next(recipe)
-    for _ in range(2):
-        assert recipe.send((answer,)) == (List(PATH),)
-        assert recipe.send((beside(UNKNOWN),)) == asked
-    assert recipe.send((answer,)) == (List(PATH),)
-    assert end(recipe, (beside(),)) is None
+    again = [LOOK, (answer,), (List(PATH),), (beside(UNKNOWN),)] * 2
+    return [*again, LOOK, (answer,), (List(PATH),), (beside(),), Returns()]
 
 
-@pytest.mark.parametrize("answer", [DENIED, OTHER])
-def test_who_may_not_see_a_stranger_is_told(answer: Any) -> None:
-    recipe: Any = steps.refuse_strangers(PATH, ME, beside(UNKNOWN))
-    next(recipe)
-    with pytest.raises(type(answer.error)):
-        recipe.send((answer,))
+unknown: Any = partial(refuse, UNKNOWN)
+STRANGERS: Table = {
+    "there is none": (refuse, [Returns()]),
+    "it comes later": (partial(refuse, LATER), [Returns()]),
+    "it has no number": (partial(refuse, "config"), [Returns()]),
+    "it is ephemeral": (partial(refuse, LATER, UNKNOWN), [LOOK, (stranger(9),), MixedNames]),
+    "it stays, as an entry of a queue": (unknown, [LOOK, (stranger(0),), Returns()]),
+    "it has gone": (unknown, hidden(MISSING)),
+    "the reply is lost": (unknown, hidden(DROPPED)),
+    "it may not be seen": (unknown, [LOOK, (DENIED,), AccessDenied]),
+    "the look fails": (unknown, [LOOK, (OTHER,), ZkLockError]),
+}
+
+
+@cases(STRANGERS)
+def test_a_stranger(make: Any, said: Said) -> None:
+    exchanged(make(), said)
 
 
 # Worn-out sequence numbers.
@@ -449,25 +326,25 @@ def test_which_number_takes_no_grant(mine: int, queue: list[int], exhausted: boo
     assert steps.exhausted(parsed(mine), listing(*queue)) is exhausted
 
 
-def test_a_worn_out_parent_is_deleted_when_the_youngest_contender_is_gone() -> None:
-    """A waiter for each contender in turn would be woken by each."""
-    recipe: Any = steps.renew(PATH, EPOCH)
-    youngest = node(4, data=bytes(NodeData(b"writer", lets_readers_in=True)))
-    assert next(recipe) == (List(PATH),)
-    assert recipe.send((listing(4, 3),)) == (Watch(youngest.path),)
-    assert recipe.send((youngest,)) == Wait(youngest.path, None)
-    assert recipe.send(Wakeup.BLOCKER_GONE) == (List(PATH),)
-    assert recipe.send((listing(),)) == (Delete(PATH),)
-    for again in (DROPPED, failure(Failure.NOT_EMPTY, PATH), None):
-        assert recipe.send((again,)) == (List(PATH),)
-        if again is not None:
-            assert recipe.send((listing(),)) == (Delete(PATH),)
-    end(recipe, (MISSING,))
+LISTS = (List(PATH),)
+DELETES: Said = [LISTS, (listing(),), (Delete(PATH),)]
+RENEWALS: Table = {
+    "the youngest contender is waited for, whom no other wakes": (
+        partial(steps.renew, PATH, EPOCH),
+        [
+            *(LISTS, (listing(4, 3),), (Watch(OWN.path),), (node(4, data=WRITER.data),)),
+            *(Wait(OWN.path, None), Wakeup.BLOCKER_GONE),
+            *(*DELETES, (DROPPED,), *DELETES, (NOT_EMPTY,), *DELETES, (None,)),
+            *(LISTS, (MISSING,), Returns()),
+        ],
+    ),
+    "it may not be deleted": (
+        partial(steps.renew, PATH, EPOCH),
+        [*DELETES, (DENIED,), AccessDenied],
+    ),
+}
 
 
-def test_a_worn_out_parent_that_may_not_be_deleted_is_an_error() -> None:
-    recipe: Any = steps.renew(PATH, EPOCH)
-    next(recipe)
-    recipe.send((listing(),))
-    with pytest.raises(AccessDenied):
-        recipe.send((DENIED,))
+@cases(RENEWALS)
+def test_a_renewal(make: Any, said: Said) -> None:
+    exchanged(make(), said)
