@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import Client, Server, outcome, settle, uuids
-from zklock._core.attempt import Attempt
+from tests.fakes import outcome
+from tests.unit import contending
+from tests.unit.contending import Contender
 from zklock._recipes import abandoned, names
 from zklock._recipes.effects import (
     Request,
@@ -26,37 +27,26 @@ def marks(request: Request) -> bool:
     )
 
 
-class World:
+class World(contending.World):
     """A server, and three clients that want one lock."""
 
     def __init__(self) -> None:
-        self.server = Server()
+        super().__init__(3)
         self.server.make_path(PATH)
-        self.clients = [Client(self.server) for _ in range(3)]
-        self._uuids = uuids()
 
-    def start(self, client: Client, *, tidy: bool = False) -> Attempt[Any]:
-        entry = abandoned.MarkedEntry(
-            PATH,
-            b"me",
-            names.Kind.EXCLUSIVE,
-            tidy=tidy,
-            new_uuid=lambda: next(self._uuids),
-            delay=DELAY,
-        )
-        return client.acquire(entry).start()
+    def entry(self, **terms: Any) -> abandoned.MarkedEntry:
+        terms = {"new_uuid": self.new_uuid, "delay": DELAY, **terms}
+        return abandoned.MarkedEntry(PATH, b"me", names.Kind.EXCLUSIVE, **terms)
 
-    def settle(self) -> None:
-        settle(self.clients)
+    def crashed(self, client: int) -> None:
+        """Have a holder crash."""
+        self.granted(client)
+        self.server.expire(self.clients[client].session)
 
-    def granted(self, client: Client, *, tidy: bool = False) -> Any:
-        attempt = self.start(client, tidy=tidy)
-        settle([client])
-        return outcome(attempt)
-
-    def marked(self, client: Client) -> Attempt[Any]:
-        """Return an attempt that has written its mark, and lost its session before the answer."""
-        attempt = self.start(client)
+    def marked(self) -> Contender:
+        """Return one that has written its mark, and lost its session before the answer."""
+        contender = self.start(0)
+        client = contender.client
         while not any(map(marks, client.sent)):
             client.serve()
             client.deliver()
@@ -64,7 +54,7 @@ class World:
         session = client.session
         client.lose_connection(carried_out=1)
         self.server.expire(session)
-        return attempt
+        return contender
 
     @property
     def mark(self) -> bytes:
@@ -77,42 +67,33 @@ def world() -> World:
 
 
 def test_who_queues_again_and_gives_up_leaves_the_mark_of_the_holder(world: World) -> None:
-    unlucky, holding, _ = world.clients
-    attempt = world.marked(unlucky)
-    grant = world.granted(holding)
+    unlucky = world.marked()
+    grant = world.granted(1)
     mark = world.mark
     assert mark.endswith(str(grant.token).encode())
     world.settle()
-    assert outcome(attempt) is ...  # behind the holder
-    assert attempt.cancel()
+    assert unlucky.waits  # behind the holder
+    assert unlucky.attempt.cancel()
     world.settle()
     assert world.server.tree.names(PATH) == [grant.path.rpartition("/")[2]]
     assert world.mark == mark
 
 
-def test_who_queues_again_waits_for_each_holder_that_has_not_released(world: World) -> None:
-    unlucky, holding, crashed = world.clients
-    world.granted(crashed)
-    world.server.expire(crashed.session)
-    attempt = world.marked(unlucky)
-    assert unlucky.pauses == [DELAY]
-    world.granted(holding)
+@pytest.mark.parametrize("others", [1, 0])
+def test_who_queues_again_waits_once_for_each_holder_that_has_not_released(
+    world: World, others: int
+) -> None:
+    world.crashed(2)
+    unlucky = world.marked()
+    assert unlucky.client.pauses == [DELAY]
+    if others:
+        world.granted(1)
+        world.settle()
+        assert unlucky.waits  # behind the holder
+        world.server.expire(world.clients[1].session)
     world.settle()
-    assert outcome(attempt) is ...  # behind the holder
-    world.server.expire(holding.session)
-    world.settle()
-    assert outcome(attempt).stands
-    assert unlucky.pauses == [DELAY, DELAY]
-
-
-def test_who_queues_again_alone_does_not_wait_for_the_same_holder_again(world: World) -> None:
-    unlucky, _, crashed = world.clients
-    world.granted(crashed)
-    world.server.expire(crashed.session)
-    attempt = world.marked(unlucky)
-    world.settle()
-    assert outcome(attempt).stands
-    assert unlucky.pauses == [DELAY]
+    assert unlucky.outcome.stands
+    assert unlucky.client.pauses == [DELAY] * (1 + others)
 
 
 @pytest.mark.parametrize("crashes", [True, False])
@@ -120,13 +101,12 @@ def test_a_tidy_release_whose_reply_is_lost_leaves_the_mark_of_a_later_holder(
     world: World, crashes: bool
 ) -> None:
     """It removes the path if there is none."""
-    tidy, crashed, _ = world.clients
-    release = tidy.attempt(world.granted(tidy, tidy=True).give_back).start()
+    tidy = world.clients[0]
+    release = tidy.attempt(world.granted(0, tidy=True).give_back).start()
     tidy.lose_connection(carried_out=1)
     assert world.mark == abandoned.FREE
     if crashes:
-        world.granted(crashed)
-        world.server.expire(crashed.session)
+        world.crashed(1)
     world.settle()
     assert outcome(release) is None
     assert (PATH in world.server.tree.nodes) is crashes
@@ -135,14 +115,10 @@ def test_a_tidy_release_whose_reply_is_lost_leaves_the_mark_of_a_later_holder(
 
 
 def test_a_tidy_release_of_a_broken_lock_leaves_the_mark_of_a_later_holder(world: World) -> None:
-    tidy, crashed, _ = world.clients
-    grant = world.granted(tidy, tidy=True)
+    grant = world.granted(0, tidy=True)
     world.server.delete(grant.path)
-    world.granted(crashed)
-    world.server.expire(crashed.session)
+    world.crashed(1)
     mark = world.mark
     assert mark != abandoned.FREE
-    release = tidy.attempt(grant.give_back).start()
-    world.settle()
-    assert outcome(release) is False  # it was gone before
+    assert world.ask(grant.give_back()) is False  # it was gone before
     assert world.mark == mark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
@@ -10,25 +9,24 @@ from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, invariant, multiple, rule
+from hypothesis.stateful import invariant, rule
 
 from tests.fakes import (
     PERSISTENT,
-    Client,
     Counted,
     FakeGrant,
-    Server,
     Written,
     failure,
     outcome,
     sent,
-    settle,
-    uuids,
 )
-from tests.unit.network import CLIENTS, Network, which
-from zklock._core.attempt import Attempt
+from tests.unit import contending
+from tests.unit.contending import Contender
+from tests.unit.exchange import Said, Table, cases, exchanged
+from tests.unit.network import CLIENTS, which
 from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
+    AbandonCreate,
     Cancelled,
     Claim,
     Create,
@@ -36,7 +34,6 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Listing,
-    Make,
     Node,
     Pause,
     Read,
@@ -52,27 +49,7 @@ KAZOO = f"{PATH}/{'a' * 32}__lock__"
 CURATOR = f"{PATH}/_c_11111111-2222-3333-4444-555555555555-lock-"
 
 
-@dataclass(eq=False)
-class Contender:
-    """One acquire, as a caller sees it."""
-
-    client: Client
-    entry: lock_recipe.Entry
-    attempt: Attempt[FakeGrant | None]
-    gave_up: bool = False
-    interrupted: bool = False
-
-    @property
-    def outcome(self) -> Any:
-        return outcome(self.attempt)
-
-    @property
-    def waits(self) -> bool:
-        """Whether there is no outcome yet."""
-        return self.outcome is ...
-
-
-class World:
+class World(contending.World):
     """A server, some clients, and what they want of one lock."""
 
     def __init__(
@@ -82,35 +59,14 @@ class World:
         made: bool = True,
         naming: names.Naming = names.Naming.CURATOR,
     ) -> None:
+        super().__init__(clients)
         self.naming = naming
-        self.server = Server()
         if made:
             self.server.make_path(PATH)
-        self.clients = [Client(self.server) for _ in range(clients)]
-        self.uuids = uuids()
 
-    def entry(self, *, patient: bool = True, kind: names.Kind = names.Kind.EXCLUSIVE) -> Any:
-        return lock_recipe.Entry(
-            PATH,
-            b"me",
-            kind,
-            patient=patient,
-            naming=self.naming,
-            new_uuid=lambda: next(self.uuids),
-        )
-
-    def contender(self, client: int = 0, **terms: Any) -> Contender:
-        entry = self.entry(**terms)
-        host = self.clients[client]
-        return Contender(host, entry, host.acquire(entry))
-
-    def start(self, client: int = 0, **terms: Any) -> Contender:
-        contender = self.contender(client, **terms)
-        contender.attempt.start()
-        return contender
-
-    def settle(self) -> None:
-        settle(self.clients)
+    def entry(self, *, kind: names.Kind = names.Kind.EXCLUSIVE, **terms: Any) -> lock_recipe.Entry:
+        terms = {"naming": self.naming, "new_uuid": self.new_uuid, **terms}
+        return lock_recipe.Entry(PATH, b"me", kind, **terms)
 
     @property
     def queue(self) -> list[str]:
@@ -134,8 +90,7 @@ def test_a_free_lock_takes_one_batch_of_two_requests(world: World) -> None:
     world.settle()
     grant = contender.outcome
     assert grant.stands
-    assert grant.token.sequence == 0
-    assert grant.token.epoch == world.server.tree.nodes[PATH].czxid
+    assert grant.token == FencingToken(world.server.tree.nodes[PATH].czxid, 0)
     assert sent(world.clients[0]) == []
 
 
@@ -149,12 +104,17 @@ def test_a_handover_from_the_sole_blocker_needs_no_request(world: World) -> None
     assert sent(world.clients[1]) == []
 
 
-def test_a_release_is_one_request_and_wakes_the_next_only() -> None:
-    world = World(4)
-    contenders = [world.start(client) for client in range(4)]
+def in_line(world: World) -> list[Contender]:
+    contenders = [world.start(client) for client in range(len(world.clients))]
     world.settle()
     for client in world.clients:
         client.sent.clear()
+    return contenders
+
+
+def test_a_release_is_one_request_and_wakes_the_next_only() -> None:
+    world = World(4)
+    contenders = in_line(world)
     world.clients[0].release(contenders[0].outcome)
     world.settle()
     assert [sent(client) for client in world.clients] == [[Delete], [], [], []]
@@ -163,10 +123,7 @@ def test_a_release_is_one_request_and_wakes_the_next_only() -> None:
 
 def test_whoever_gives_up_in_the_middle_wakes_only_the_one_behind() -> None:
     world = World(4)
-    contenders = [world.start(client) for client in range(4)]
-    world.settle()
-    for client in world.clients:
-        client.sent.clear()
+    contenders = in_line(world)
     contenders[1].attempt.cancel()
     world.settle()
     # The one behind looks again: that its blocker is gone does not make it the first.
@@ -174,7 +131,7 @@ def test_whoever_gives_up_in_the_middle_wakes_only_the_one_behind() -> None:
     assert contenders[2].waits
 
 
-# Lost replies, lost connections, lost sessions.
+# What is lost, and who asks.
 
 
 @pytest.mark.parametrize("carried_out", [0, 1, 2])
@@ -198,66 +155,12 @@ def test_parent_and_node_deleted_before_the_listing(world: World, counter: int) 
     client = world.clients[0]
     client.serve()
     assert client.link is not None
-    (node,) = world.queue
-    world.server.delete(f"{PATH}/{node}")
+    world.server.delete(f"{PATH}/{world.queue[0]}")
     world.server.delete(PATH)
     client.link.advance(2)
     world.settle()
     assert contender.outcome.stands
-    assert contender.outcome.token.epoch == world.server.tree.nodes[PATH].czxid
-    assert contender.outcome.token.sequence == 0
-
-
-# Errors leave nothing behind.
-
-
-@pytest.mark.parametrize(("what", "made"), [(Create, True), (Make, False)])
-def test_a_forbidden_create_is_an_error(what: type[Any], made: bool) -> None:
-    world = World(made=made)
-    world.server.denied = {what}
-    contender = world.start()
-    world.settle()
-    assert isinstance(contender.outcome, AccessDenied)
-
-
-def test_a_forbidden_listing_is_an_error_and_leaves_no_node(world: World) -> None:
-    world.server.denied = {List}
-    contender = world.start()
-    world.settle()
-    assert isinstance(contender.outcome, AccessDenied)
-    assert world.queue == []
-
-
-@pytest.mark.parametrize("reconnected", [True, False])
-def test_a_give_up_while_an_error_is_being_cleaned_up_after(
-    world: World, reconnected: bool
-) -> None:
-    """H9: the withdrawal under way goes on, whether or not it had been sent."""
-    world.server.denied = {List}
-    contender = world.start()
-    client = world.clients[0]
-    client.serve(2)
-    client.deliver(2)
-    client.serve()  # looks again, and is refused again
-    client.deliver()
-    assert type(client.sent[-1]) is Delete
-    client.lose_connection()
-    if reconnected:
-        client.reconnect()
-    assert contender.attempt.cancel()
-    world.settle()
-    assert world.queue == []
-    assert client.attempts == 0
-
-
-# As a generator: what it asks for, one by one.
-
-
-def test_a_recipe_that_is_told_to_give_up_at_its_first_batch_sends_nothing() -> None:
-    asked: Any = lock_recipe.acquire(World().entry())
-    assert [type(request) for request in next(asked)] == [Create, List]
-    with pytest.raises(Cancelled):
-        asked.throw(Cancelled())
+    assert contender.outcome.token == FencingToken(world.server.tree.nodes[PATH].czxid, 0)
 
 
 def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -> None:
@@ -283,7 +186,7 @@ def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -
 def test_whoever_leaves_removes_its_other_nodes_first_and_tidies_up_last(world: World) -> None:
     steps: list[tuple[str, bool]] = []
 
-    class ContextExit(lock_recipe.Entry):
+    class Tidying(lock_recipe.Entry):
         def before_leaving(self) -> Any:
             steps.append(("before", self.node in world.server.tree.nodes))
             yield from super().before_leaving()
@@ -292,89 +195,27 @@ def test_whoever_leaves_removes_its_other_nodes_first_and_tidies_up_last(world: 
             steps.append(("after", self.node in world.server.tree.nodes))
             yield from super().after_leaving()
 
-    entry = ContextExit(PATH, b"me", names.Kind.EXCLUSIVE)
-    client = world.clients[0]
-    client.acquire(entry).start()
+    entry = Tidying(PATH, b"me", names.Kind.EXCLUSIVE)
+    world.clients[0].acquire(entry).start()
     world.settle()
-    attempt = client.attempt(partial(lock_recipe.leave, entry)).start()
-    world.settle()
-    assert outcome(attempt) is None
+    assert world.ask(lock_recipe.leave(entry)) is None
     assert steps == [("before", True), ("after", False)]
-
-
-def test_a_withdrawal_that_is_told_to_give_up_goes_on_and_tells_it_in_the_end(
-    world: World,
-) -> None:
-    entry = world.entry()
-    entry.node = f"{PATH}/{names.prefix(entry.kind, 'u')}0000000007"
-    asked: Any = lock_recipe.leave(entry)
-    assert next(asked) == (Delete(entry.node),)
-    assert asked.throw(Cancelled()) == (Delete(entry.node),)
-    with pytest.raises(Cancelled):
-        asked.send((None,))
-
-
-def test_a_withdrawal_that_cannot_look_for_its_node_tries_again_after_growing_pauses(
-    world: World,
-) -> None:
-    entry = world.entry()
-    entry.uuid = "u"
-    asked: Any = lock_recipe.leave(entry)
-    batch = next(asked)
-    refused = failure(Failure.OTHER, PATH)
-    pauses = []
-    for _ in range(3):
-        assert [type(request) for request in batch] == [Sync, List]
-        pauses.append(asked.send((refused, refused)))
-        batch = asked.send(None)
-    assert pauses == [Pause(0.05), Pause(0.1), Pause(0.2)]
-
-
-# What a caller may ask about its place.
 
 
 def test_a_waiter_knows_how_many_stand_before_it_and_behind_whom(world: World) -> None:
     first, second = (str(world.server.create(CURATOR, data, PERSISTENT)) for data in (b"A", b"B"))
-    entry = world.entry()
     places: list[tuple[str, int]] = []
-    entry.queued = lambda node, ahead: places.append((node, ahead))
-
-    def place() -> tuple[int | None, str]:
-        return entry.ahead, entry.behind
-
-    assert place() == (None, "")
-    world.clients[0].acquire(entry).start()
-    world.settle()
-    assert place() == (2, "B")
-    world.server.delete(second)
-    world.settle()
-    assert place() == (1, "A")
-    world.server.delete(first)
+    waiter = world.contender(queued=lambda node, ahead: places.append((node, ahead)))
+    entry = waiter.entry
+    assert (entry.ahead, entry.behind) == (None, "")
+    waiter.attempt.start()
+    for ahead, behind, gone in ((2, "B", second), (1, "A", first)):
+        world.settle()
+        assert (entry.ahead, entry.behind) == (ahead, behind)
+        world.server.delete(gone)
     world.settle()
     assert entry.granted
     assert places == [(entry.node, 2)], "it is told once for each node"
-
-
-@pytest.mark.parametrize(("tidy", "left"), [(True, False), (False, True)])
-def test_the_release_of_a_tidy_lock_removes_its_path(world: World, tidy: bool, left: bool) -> None:
-    entry = world.entry()
-    entry.tidy = tidy or entry.tidy
-    client = world.clients[0]
-    client.acquire(entry).start()
-    world.settle()
-    client.attempt(partial(lock_recipe.leave, entry)).start()
-    world.settle()
-    assert (PATH in world.server.tree.nodes) is left
-
-
-def test_a_tidy_contender_that_was_not_granted_leaves_the_path(world: World) -> None:
-    entry = world.entry()
-    entry.tidy = True
-    attempt = world.clients[0].acquire(entry).start()
-    assert attempt.cancel()
-    world.settle()
-    assert world.queue == []
-    assert PATH in world.server.tree.nodes
 
 
 # Among kazoo's names.
@@ -391,9 +232,7 @@ def test_names_that_kazoo_does_not_see_are_refused(
     kazoos: World, kind: names.Kind, patient: bool
 ) -> None:
     stranger = kazoos.server.create(CURATOR, b"", PERSISTENT)
-    contender = kazoos.start(kind=kind, patient=patient)
-    kazoos.settle()
-    assert isinstance(contender.outcome, MixedNames)
+    assert isinstance(kazoos.granted(kind=kind, patient=patient), MixedNames)
     assert [f"{PATH}/{name}" for name in kazoos.queue] == [stranger]
 
 
@@ -411,32 +250,18 @@ def test_a_waiter_that_comes_to_see_such_a_name_leaves(kazoos: World) -> None:
 # Under faults of every kind.
 
 
-class Faults(Network):
-    """Contenders of three clients on one lock, while everything goes wrong that can.
+class Faults(contending.Faults):
+    """No two hold who must not, and tokens only grow."""
 
-    Checked after every step: no two hold who must not, and tokens only grow. Checked in the end,
-    when nothing fails any more: everybody who still waits gets the lock, in turn, and nothing is
-    left behind.
-    """
-
-    contenders: Bundle[Contender] = Bundle("contenders")
+    contenders = contending.Faults.contenders
+    MOST = 8
     NAMING: ClassVar[names.Naming] = names.Naming.CURATOR
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = World(CLIENTS, made=False, naming=self.NAMING)
-        self.all: list[Contender] = []
+        super().__init__(World(CLIENTS, made=False, naming=self.NAMING))
         self.foreign: list[str] = []
         self.judged = 0
         self.strange = False
-
-    @property
-    def server(self) -> Server:
-        return self.world.server
-
-    @property
-    def clients(self) -> list[Client]:
-        return self.world.clients
 
     # What callers do.
 
@@ -448,11 +273,9 @@ class Faults(Network):
         interrupt=st.sampled_from([None] * 9 + [0]),
     )
     def start(self, client: int, patient: bool, kind: names.Kind, interrupt: int | None) -> Any:
-        if len(self.all) >= 8:
-            return multiple()
-        contender = self.world.contender(client, patient=patient, kind=kind)
-        self.all.append(contender)
-        self.interruptible(contender, interrupt, contender.attempt.start)
+        contender = self.begin(client, patient=patient, kind=kind)
+        if isinstance(contender, Contender):
+            self.interruptible(contender, interrupt, contender.attempt.start)
         return contender
 
     @rule(contender=contenders, interrupt=st.sampled_from([None] * 5 + [0, 1]))
@@ -460,16 +283,9 @@ class Faults(Network):
         contender.gave_up = True
         self.interruptible(contender, interrupt, contender.attempt.cancel)
 
-    @rule(contender=contenders)
-    def give_up_in_the_middle_of_the_next_step(self, contender: Contender) -> None:
-        """As if from another thread, which gets in between."""
-        contender.gave_up = True
-        contender.client.on_batch = contender.attempt.cancel
-
     @rule(contender=contenders, interrupt=st.sampled_from([None] * 5 + [0]))
     def release(self, contender: Contender, interrupt: int | None) -> None:
-        grant = contender.outcome
-        if isinstance(grant, FakeGrant) and not grant.over:
+        if grant := contender.grant:
             self.interruptible(contender, interrupt, partial(contender.client.release, grant))
 
     def interruptible(self, contender: Contender, after: int | None, call: Any) -> None:
@@ -497,17 +313,12 @@ class Faults(Network):
 
     @rule(number=st.integers(0, 7))
     def operator_deletes(self, number: int) -> None:
-        queue = self.world.queue
-        if number < len(queue):
-            self.server.delete(f"{PATH}/{queue[number]}")
-        else:
-            self.server.delete(PATH)
+        self.server.delete("/".join([PATH, *self.world.queue[number : number + 1]]))
 
     @rule(number=st.integers(0, 7))
     def operator_writes(self, number: int) -> None:
-        queue = self.world.queue
-        if number < len(queue):
-            self.server.commit(Written(f"{PATH}/{queue[number]}", b"x"))
+        for name in self.world.queue[number : number + 1]:
+            self.server.commit(Written(f"{PATH}/{name}", b"x"))
 
     @rule(strange=st.sampled_from([False] * 5 + [True]))
     def operator_makes_the_path(self, strange: bool) -> None:
@@ -528,28 +339,14 @@ class Faults(Network):
     # What must hold.
 
     @invariant()
-    def nobody_holds_with_another(self) -> None:
-        standing = [grant for grant in self.server.grants if grant.stands]
+    def all_is_well(self) -> None:
+        grants = self.server.grants
+        standing = [grant for grant in grants if grant.stands]
         for one, other in combinations(standing, 2):
             assert not names.blocks(one.kind, other.kind), (one, other)
-
-    @invariant()
-    def tokens_grow(self) -> None:
-        grants = self.server.grants
         for count in range(self.judged, len(grants)):
-            grant = grants[count]
-            for before in grants[:count]:
-                if grant.stood and before.stood and names.blocks(before.kind, grant.kind):
-                    assert before.token < grant.token
+            self.judge(grants[count], grants[:count])
         self.judged = len(grants)
-
-    @invariant()
-    def no_worn_out_number_is_granted(self) -> None:
-        for grant in self.server.grants:
-            assert 0 <= grant.token.sequence < names.EXHAUSTED_AT
-
-    @invariant()
-    def nothing_is_torn_apart_but_by_an_interrupt(self) -> None:
         for contender in self.all:
             if isinstance(contender.outcome, SequenceExhausted):
                 assert self.strange
@@ -557,29 +354,26 @@ class Faults(Network):
                 assert isinstance(contender.outcome, KeyboardInterrupt)
                 assert contender.interrupted
 
+    def judge(self, grant: FakeGrant, earlier: list[FakeGrant]) -> None:
+        """Fail unless its token grows, and is not worn out."""
+        for before in earlier:
+            if grant.stood and before.stood and names.blocks(before.kind, grant.kind):
+                assert before.token < grant.token
+        assert 0 <= grant.token.sequence < names.EXHAUSTED_AT
+
+    def release_one(self) -> bool:
+        standing = [grant for grant in self.server.grants if grant.stands]
+        for grant in standing[:1]:
+            grant.client.release(grant)
+        return bool(standing)
+
+    def left(self) -> list[str]:
+        return [name for name in self.world.queue if name != "readme"]
+
     def teardown(self) -> None:
-        """Nothing fails from here on."""
         for path in self.foreign:
             self.server.delete(path)
-        self.server.bury()
-        for client in self.world.clients:
-            client.interrupt_in = client.on_batch = None
-        while True:
-            self.world.settle()
-            self.nobody_holds_with_another()
-            self.tokens_grow()
-            self.no_worn_out_number_is_granted()
-            self.nothing_is_torn_apart_but_by_an_interrupt()
-            held = [grant for grant in self.server.grants if grant.stands]
-            if not held:
-                break
-            held[0].client.release(held[0])
-        for contender in self.all:
-            assert not contender.waits, "left waiting for a free lock"
-            if contender.outcome is None:
-                assert contender.gave_up or not contender.entry.patient
-        assert self.world.queue in ([], ["readme"]), "a contender was left behind"
-        assert [client.attempts for client in self.world.clients] == [0] * CLIENTS
+        super().teardown()
 
 
 class FaultsAmongKazoosNames(Faults):
@@ -603,60 +397,94 @@ def test_a_contender_is_named_by_a_random_uuid() -> None:
 
 # One answer after another.
 
-ME = f"{PATH}/{names.prefix(names.Kind.EXCLUSIVE, 'u')}0000000004"
-OTHER, DENIED = (failure(why, PATH) for why in (Failure.OTHER, Failure.DENIED))
+PREFIX = f"{PATH}/{names.prefix(names.Kind.EXCLUSIVE, 'u')}"
+ME = f"{PREFIX}0000000004"
+OTHER, DENIED, MISSING = (failure(Failure[why], PATH) for why in ("OTHER", "DENIED", "MISSING"))
+FIRST = (Create(PREFIX, b"me", 1), List(PATH))
+MADE = (*steps.makes(PATH), *FIRST)
+SOUGHT = (Sync(PATH), List(PATH))
+ABANDONS = AbandonCreate(PATH, "u")
+GONE: Said = [(Delete(ME),), (None,)]
 
 
-class NotToBeMade(lock_recipe.Entry):
+class Reading(lock_recipe.Entry):
+    """Reads something before it makes its path, and before it leaves."""
+
     def before_making(self) -> Recipe[Any]:
         return steps.ask((Read(PATH),))
 
-
-class Marked(lock_recipe.Entry):
-    def before_leaving(self) -> Recipe[Any]:
-        return steps.ask((Read(PATH),))
+    before_leaving = before_making
 
 
 def lone(kind: type[lock_recipe.Entry] = lock_recipe.Entry, **state: Any) -> lock_recipe.Entry:
-    return kind(PATH, b"me", names.Kind.EXCLUSIVE, new_uuid=lambda: "u", **state)
+    return kind(PATH, b"me", names.Kind.EXCLUSIVE, new_uuid=lambda: "u", asked=1, **state)
+
+
+def acquire(**state: Any) -> Any:
+    return lock_recipe.acquire(lone(**state))
+
+
+def leave(**state: Any) -> Any:
+    return lock_recipe.leave(lone(**state))
+
+
+EXCHANGES: Table = {
+    "given up before anything was sent": (acquire, [FIRST, Cancelled(), Cancelled]),
+    "not permitted, and not looked for": (acquire, [FIRST, (DENIED, DENIED), AccessDenied]),
+    "failed in another way, and looked for": (acquire, [FIRST, (OTHER, OTHER), SOUGHT]),
+    "the listing alone is not permitted": (
+        acquire,
+        [
+            *(FIRST, (Node(ME, b"me", 1, True), DENIED.for_another()), (List(PATH),)),
+            *((DENIED.for_another(),), *GONE, AccessDenied),
+        ],
+    ),
+    "a path that may not be made": (
+        acquire,
+        [
+            *(FIRST, (MISSING, MISSING), MADE, (None, None, DENIED, MISSING, MISSING)),
+            *(SOUGHT, (None, MISSING), ABANDONS, None, AccessDenied),
+        ],
+    ),
+    "a path that is not to be made": (
+        partial(acquire, kind=Reading),
+        [
+            *(FIRST, (MISSING, MISSING), (Read(PATH),), (MISSING.for_another(),)),
+            *((Read(PATH),), (None,), SOUGHT, (None, MISSING), ABANDONS, None, ZkLockError),
+        ],
+    ),
+    "a withdrawal that is given up goes on, and says so": (
+        partial(leave, node=ME),
+        [(Delete(ME),), Cancelled(), *GONE, Cancelled],
+    ),
+    "a withdrawal that cannot look tries again after growing pauses": (
+        partial(leave, uuid="u"),
+        [
+            *(SOUGHT, (OTHER, OTHER), Pause(0.05), None, SOUGHT, (OTHER, OTHER), Pause(0.1), None),
+            *(SOUGHT, (OTHER, OTHER), Pause(0.2)),
+        ],
+    ),
+    "a node goes whose mark may not be removed, as others wait behind it": (
+        partial(leave, kind=Reading, node=ME),
+        [(Read(PATH),), (DENIED.for_another(),), *GONE, AccessDenied],
+    ),
+    "a tidy one that was granted": (
+        partial(leave, node=ME, tidy=True, granted=True),
+        [(Delete(ME), Delete(PATH))],
+    ),
+    "a tidy one that was not": (partial(leave, node=ME, tidy=True), [(Delete(ME),)]),
+}
+
+
+@cases(EXCHANGES)
+def test_one_answer_after_another(make: Any, said: Said) -> None:
+    exchanged(make(), said)
 
 
 def test_a_grant_is_given_back_by_deleting_the_node() -> None:
-    recipe: Any = lock_recipe.acquire(lone())
+    recipe: Any = acquire()
     next(recipe)
     listing = Listing([ME.rpartition("/")[2]], 7)
     claim = recipe.send((Node(ME, b"me", 1, True), listing))
     assert claim == Claim(ME, FencingToken(7, 4), claim.release)
     assert next(claim.release()) == (Delete(ME),)
-
-
-def test_a_create_that_is_not_permitted_is_not_looked_for() -> None:
-    recipe: Any = lock_recipe.acquire(lone())
-    next(recipe)
-    with pytest.raises(AccessDenied):
-        recipe.send((DENIED, DENIED))
-
-
-def test_a_create_that_has_failed_in_another_way_is_looked_for() -> None:
-    recipe: Any = lock_recipe.acquire(lone())
-    next(recipe)
-    assert recipe.send((OTHER, OTHER)) == (Sync(PATH), List(PATH))
-
-
-def test_a_path_that_is_not_to_be_made_is_not() -> None:
-    world = World(made=False)
-    attempt = world.clients[0].acquire(lone(NotToBeMade))
-    attempt.start()
-    world.settle()
-    with pytest.raises(ZkLockError, match="no such node"):
-        attempt.result()
-    assert PATH not in world.server.tree.nodes
-
-
-def test_a_node_goes_whose_mark_may_not_be_removed() -> None:
-    """Others wait behind it."""
-    recipe: Any = lock_recipe.leave(lone(Marked, node=ME))
-    assert next(recipe) == (Read(PATH),)
-    assert recipe.send((DENIED.for_another(),)) == (Delete(ME),)
-    with pytest.raises(AccessDenied):
-        recipe.send((None,))

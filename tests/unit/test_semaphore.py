@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, invariant, multiple, rule
+from hypothesis.stateful import invariant, rule
 
-from tests.fakes import (
-    PERSISTENT,
-    Client,
-    Counted,
-    FakeGrant,
-    Server,
-    Written,
-    failure,
-    outcome,
-    sent,
-    settle,
-    uuids,
-)
-from tests.unit.network import CLIENTS, Network, which
-from zklock._core.attempt import Attempt
-from zklock._recipes import lock as lock_recipe, names, semaphore, steps
+from tests.fakes import PERSISTENT, Counted, Written, failure, sent, settle
+from tests.unit import contending
+from tests.unit.contending import Contender
+from tests.unit.exchange import Returns, Said, Table, cases, exchanged
+from tests.unit.network import CLIENTS, which
+from zklock._recipes import lock as lock_recipe, names, queries, semaphore, steps
 from zklock._recipes.effects import (
     Check,
     Create,
@@ -43,7 +34,6 @@ from zklock._recipes.effects import (
     WatchList,
     Write,
 )
-from zklock._recipes.queries import Contender
 from zklock.errors import AccessDenied, LimitMismatch, ZkLockError
 from zklock.token import FencingToken
 
@@ -51,78 +41,16 @@ ROOT = "/pool"
 LEASES, LOCKS = f"{ROOT}/leases", f"{ROOT}/locks"
 
 
-class Taker:
-    """One acquire, as a caller sees it."""
-
-    def __init__(
-        self, client: Client, new: Any, limit: int | None, permits: int, *, patient: bool
-    ) -> None:
-        self.client = client
-        self.entry = semaphore.PermitEntry(
-            semaphore.locks(ROOT),
-            b"me",
-            names.Kind.EXCLUSIVE,
-            patient=patient,
-            new_uuid=lambda: next(new),
-            root=ROOT,
-            limit=limit,
-            permits=permits,
-        )
-        self.patient = patient
-        self.gave_up = False
-        self.attempt: Attempt[Any] = client.attempt(
-            partial(lock_recipe.acquire, self.entry),
-            recover=lambda: lock_recipe.leave(self.entry),
-        )
-
-    @property
-    def outcome(self) -> Any:
-        return outcome(self.attempt)
-
-    @property
-    def waits(self) -> bool:
-        return self.outcome is ...
-
-    def give_back(self) -> None:
-        grant = self.outcome
-        grant.over = True
-        self.client.attempt(grant.give_back, recover=grant.give_back).start()
-
-
-class World:
+class World(contending.World):
     """A server, some clients, and the permits that they want."""
 
     def __init__(self, clients: int = 3) -> None:
-        self.server = Server()
-        self.clients = [Client(self.server) for _ in range(clients)]
-        self.new = uuids()
+        super().__init__(clients)
 
-    def taker(
-        self, client: int = 0, limit: int | None = 2, permits: int = 1, *, patient: bool = True
-    ) -> Taker:
-        return Taker(self.clients[client], self.new, limit, permits, patient=patient)
-
-    def take(self, client: int = 0, limit: int | None = 2, permits: int = 1, **how: Any) -> Taker:
-        taker = self.taker(client, limit, permits, **how)
-        taker.attempt.start()
-        return taker
-
-    def settle(self) -> None:
-        settle(self.clients)
-
-    def serve_until_the_turn(self, client: int) -> Client:
-        """Answer one client until it asks to leave the queue with its permits; return it."""
-        host = self.clients[client]
-        while Transaction not in [type(request) for request in host.sent]:
-            host.serve()
-            host.deliver()
-        return host
-
-    def ask(self, recipe: Any, client: int = 0) -> Any:
-        """Run a recipe to its end."""
-        attempt: Attempt[Any] = self.clients[client].attempt(lambda: recipe).start()
-        self.settle()
-        return outcome(attempt)
+    def entry(self, limit: int | None = 2, permits: int = 1, **terms: Any) -> Any:
+        terms = {"root": ROOT, "new_uuid": self.new_uuid, "limit": limit, **terms}
+        kind = names.Kind.EXCLUSIVE
+        return semaphore.PermitEntry(LOCKS, b"me", kind, permits=permits, **terms)
 
     @property
     def leases(self) -> list[str]:
@@ -136,10 +64,13 @@ class World:
     def kept(self) -> bytes:
         return self.server.tree.nodes[ROOT].data
 
-    def keep(self, data: bytes) -> None:
-        """Write the limit, as an operator does."""
-        self.server.make_path(ROOT)
+    def keep(self, data: bytes, *, worn: bool = False) -> None:
+        """Make all paths, and write the limit, as an operator does."""
+        for path in (LEASES, LOCKS):
+            self.server.make_path(path)
         self.server.commit(Written(ROOT, data))
+        if worn:
+            self.server.commit(Counted(LEASES, names.EXHAUSTED_AT - 1))
 
 
 @pytest.fixture
@@ -147,28 +78,20 @@ def world() -> World:
     return World()
 
 
-def name_of(path: str | None) -> str:
-    assert path is not None
-    return path.rpartition("/")[2]
-
-
 # Permits and their order.
 
 
 def test_what_a_free_permit_costs(world: World) -> None:
     world.keep(b"2")
-    world.server.make_path(LOCKS)
-    world.server.make_path(LEASES)
-    taker = world.take()
-    world.settle()
-    assert taker.outcome.stands
+    grant = world.granted()
+    assert grant.stands
     assert sent(world.clients[0]) == [Create, List, Read, Create, List, Transaction]
     assert world.queue == []
-    assert world.leases == [name_of(taker.outcome.path)]
+    assert [f"{LEASES}/{name}" for name in world.leases] == [grant.path]
 
 
 def test_several_permits_have_the_greatest_token_and_go_together(world: World) -> None:
-    taker = world.take(limit=3, permits=3)
+    taker = world.start(limit=3, permits=3)
     world.settle()
     numbers = sorted(int(name[-10:]) for name in world.leases)
     assert taker.outcome.token.sequence == numbers[-1]
@@ -180,22 +103,17 @@ def test_several_permits_have_the_greatest_token_and_go_together(world: World) -
     assert sent(world.clients[0]) == [Delete] * 3
 
 
-# Without patience.
-
-
 def test_an_impatient_contender_hears_of_a_lease_that_leaves_too_few(world: World) -> None:
     world.keep(b"2")
-    world.server.make_path(LOCKS)
-    world.server.make_path(LEASES)
-    other = world.server.create(f"{LOCKS}/_c_other-lock-", b"somebody", PERSISTENT)
-    impatient = world.take(1, limit=2, permits=2, patient=False)
+    world.server.create(f"{LOCKS}/_c_other-lock-", b"somebody", PERSISTENT)
+    impatient = world.start(1, permits=2, patient=False)
     world.settle()
     assert impatient.waits
     assert impatient.entry.behind == "somebody"
     world.server.create(f"{LEASES}/_c_other-lease-", b"", PERSISTENT)
     world.settle()
     assert impatient.outcome is None
-    assert [f"{LOCKS}/{name}" for name in world.queue] == [other]
+    assert len(world.queue) == 1
 
 
 # The limit.
@@ -218,125 +136,19 @@ def test_a_limit_that_does_not_fit_is_an_error(
     world: World, data: bytes, limit: int | None, permits: int, error: type, said: str
 ) -> None:
     world.keep(data)
-    taker = world.take(limit=limit, permits=permits)
-    world.settle()
-    assert [type(taker.outcome)] == [error]
-    assert said in str(taker.outcome)
-    assert str(taker.outcome).startswith(f"{ROOT}: ")
-    assert taker.outcome.path == ROOT
+    refused = world.granted(limit=limit, permits=permits)
+    assert [type(refused)] == [error]
+    assert str(refused).startswith(f"{ROOT}: ")
+    assert said in str(refused)
+    assert refused.path == ROOT
     if error is LimitMismatch:
-        assert taker.outcome.kept == (int(data) if data else None)
+        assert refused.kept == (int(data) if data else None)
     assert world.queue == world.leases == []
 
 
 def test_the_greatest_limit_is_one(world: World) -> None:
     world.keep(str(names.EXHAUSTED_AT - 1).encode())
-    taker = world.take(limit=None)
-    world.settle()
-    assert taker.outcome.stands
-
-
-def test_a_waiter_that_named_another_limit_leaves_when_it_changes(world: World) -> None:
-    world.take(0, limit=1)
-    waiting = world.take(1, limit=1)
-    world.settle()
-    world.ask(semaphore.set_limit(ROOT, 2), 2)
-    assert isinstance(waiting.outcome, LimitMismatch)
-    assert len(world.leases) == 1
-    assert world.queue == []
-
-
-def test_a_node_that_is_deleted_before_the_turn(world: World) -> None:
-    """Another may have counted meanwhile: the permits are given back, and it queues again."""
-    taker = world.take()
-    world.serve_until_the_turn(0)
-    (node,) = world.queue
-    world.server.delete(f"{LOCKS}/{node}")
-    world.settle()
-    assert taker.outcome.stands
-    assert taker.outcome.token.sequence == 1
-    assert len(world.leases) == 1
-
-
-def test_permits_of_which_one_is_deleted_before_the_claim_are_made_anew(world: World) -> None:
-    taker = world.take(permits=2)
-    world.clients[0].refusals = 1
-    client = world.serve_until_the_turn(0)
-    client.serve()
-    client.deliver()
-    assert taker.waits
-    first, second = sorted(world.leases)
-    world.server.delete(f"{LEASES}/{first}")
-    world.settle()
-    assert taker.outcome.stands
-    assert len(world.leases) == 2
-    assert not {first, second}.intersection(world.leases)
-
-
-# Worn-out numbers.
-
-
-def test_worn_out_permits_are_renewed(world: World) -> None:
-    world.keep(b"2")
-    world.server.make_path(LEASES)
-    world.server.commit(Counted(LEASES, names.EXHAUSTED_AT - 1))
-    taker = world.take(permits=2)
-    world.settle()
-    assert taker.outcome.stands
-    assert taker.outcome.token.sequence == 1
-    assert len(world.leases) == 2
-
-
-def test_who_gets_a_worn_out_permit_waits_until_the_last_one_is_given_back(world: World) -> None:
-    world.keep(b"2")
-    world.server.make_path(LEASES)
-    world.server.commit(Counted(LEASES, names.EXHAUSTED_AT - 1))
-    holder = world.take(0)
-    world.settle()
-    assert holder.outcome.token.sequence == names.EXHAUSTED_AT - 1
-    late = world.take(1)
-    world.settle()
-    assert late.waits
-    assert len(world.leases) == 1
-    holder.give_back()
-    world.settle()
-    assert late.outcome.token.sequence == 0
-    assert late.outcome.token > holder.outcome.token
-
-
-# ContextExit.
-
-
-@pytest.mark.parametrize("denied", [Create, List, Read, Transaction, WatchList])
-def test_what_is_forbidden_is_an_error_and_leaves_nothing(world: World, denied: type) -> None:
-    world.take(0, limit=1)
-    world.settle()
-    world.server.denied = {denied}
-    other = world.take(1, limit=1)
-    if denied is Transaction:
-        world.server.grants[0].client.delete(world.server.grants[0].path)
-    world.settle()
-    assert isinstance(other.outcome, AccessDenied)
-    assert world.queue == []
-    assert len(world.leases) == (denied is not Transaction)
-
-
-def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) -> None:
-    entry, client = world.taker(0, permits=2).entry, world.clients[0]
-    for path in (LEASES, LOCKS):
-        world.server.make_path(path)
-    for uuid in ("made", "lost"):  # of the second one, the reply was lost
-        lease = lock_recipe.Entry(LEASES, b"me", names.Kind.LEASE, uuid=uuid)
-        if uuid == "made":
-            lease.node = str(world.server.create(f"{LEASES}/_c_made-lease-", b"", client.session))
-        entry._leases.append(lease)
-    entry.node = str(world.server.create(f"{LOCKS}/_c_me-lock-", b"", client.session))
-    world.server.denied = {List}
-    assert isinstance(world.ask(lock_recipe.leave(entry)), AccessDenied)
-    assert (world.queue, world.leases) == ([], [])
-
-
-# Asking.
+    assert world.granted(limit=None).stands
 
 
 def test_the_limit_that_is_kept(world: World) -> None:
@@ -357,7 +169,7 @@ def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
     one.deliver()
     assert sent(one) == [Read, Write]
     one.lose_connection(late=True)
-    assert world.server.tree.nodes[ROOT].data == b"4"
+    assert world.kept == b"4"
     other.attempt(partial(semaphore.set_limit, ROOT, 6)).start()
     settle([other])
     assert world.kept == b"6"
@@ -365,22 +177,74 @@ def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
     assert world.kept == b"6"
 
 
-def test_a_holder_that_waits_for_one_more_permit_still_holds(world: World) -> None:
-    held = world.take(0, limit=1)
+def test_a_waiter_that_named_another_limit_leaves_when_it_changes(world: World) -> None:
+    world.granted(limit=1)
+    waiting = world.start(1, limit=1)
     world.settle()
-    more = world.take(0, limit=1)
+    world.ask(semaphore.set_limit(ROOT, 2), 2)
+    assert isinstance(waiting.outcome, LimitMismatch)
+    assert len(world.leases) == 1
+    assert world.queue == []
+
+
+# Worn-out numbers.
+
+
+def test_worn_out_permits_are_renewed(world: World) -> None:
+    world.keep(b"2", worn=True)
+    grant = world.granted(permits=2)
+    assert grant.stands
+    assert grant.token.sequence == 1
+    assert len(world.leases) == 2
+
+
+def test_who_gets_a_worn_out_permit_waits_until_the_last_one_is_given_back(world: World) -> None:
+    world.keep(b"2", worn=True)
+    holder, late = world.start(0), world.start(1)
     world.settle()
-    shown = world.ask(semaphore.contenders(ROOT), 2)
-    assert [(one.path, one.holds) for one in shown] == [
-        (held.outcome.path, True),
-        (more.entry.node, False),
-    ]
-    assert world.ask(semaphore.holder(ROOT), 2) == shown[0]
+    token = holder.outcome.token
+    assert token.sequence == names.EXHAUSTED_AT - 1
+    assert late.waits
+    assert len(world.leases) == 1
+    holder.give_back()
+    world.settle()
+    assert late.outcome.token == FencingToken(world.server.tree.nodes[LEASES].czxid, 0)
+    assert late.outcome.token > token
+
+
+# Errors leave nothing behind.
+
+
+@pytest.mark.parametrize("denied", [Create, List, Read, Transaction, WatchList])
+def test_what_is_forbidden_is_an_error_and_leaves_nothing(world: World, denied: type) -> None:
+    world.granted(limit=1)
+    world.server.denied = {denied}
+    other = world.start(1, limit=1)
+    if denied is Transaction:
+        world.server.grants[0].client.delete(world.server.grants[0].path)
+    world.settle()
+    assert isinstance(other.outcome, AccessDenied)
+    assert world.queue == []
+    assert len(world.leases) == (denied is not Transaction)
+
+
+def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) -> None:
+    entry, client = world.entry(permits=2), world.clients[0]
+    world.keep(b"2")
+    for uuid in ("made", "lost"):  # of the second one, the reply was lost
+        lease = lock_recipe.Entry(LEASES, b"me", names.Kind.LEASE, uuid=uuid)
+        if uuid == "made":
+            lease.node = str(world.server.create(f"{LEASES}/_c_made-lease-", b"", client.session))
+        entry._leases.append(lease)
+    entry.node = str(world.server.create(f"{LOCKS}/_c_me-lock-", b"", client.session))
+    world.server.denied = {List}
+    assert isinstance(world.ask(lock_recipe.leave(entry)), AccessDenied)
+    assert (world.queue, world.leases) == ([], [])
 
 
 def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:
-    def one(who: str, number: int, path: str) -> Contender:
-        return Contender(who, number, FencingToken(1, number), number, path, holds=False)
+    def one(who: str, number: int, path: str) -> queries.Contender:
+        return queries.Contender(who, number, FencingToken(1, number), number, path, holds=False)
 
     having = [one("a", 1, LEASES), one("b", 2, LEASES), one("c", 3, LEASES)]
     waiting = [one("c", 3, LOCKS), one("b", 2, LOCKS)]
@@ -396,268 +260,188 @@ def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:
 # One answer after another.
 
 OWN, BLOCKER = f"{LOCKS}/_c_me-lock-0000000001", f"{LOCKS}/_c_it-lock-0000000000"
-LEAVING = Transaction((Delete(OWN), Check(ROOT, 5)))
-DROPPED, MISSING, CHANGED, OTHER = (
-    failure(why, ROOT) for why in (Failure.DROPPED, Failure.MISSING, Failure.CHANGED, Failure.OTHER)
+LEASE = "_c_u-lease-0000000003"
+DROPPED, MISSING, CHANGED, OTHER, DENIED = (
+    failure(Failure[why], ROOT) for why in ("DROPPED", "MISSING", "CHANGED", "OTHER", "DENIED")
 )
 
 
-def node(path: str, data: bytes = b"", *, mine: bool = True, version: int = 0) -> Node:
-    return Node(path, data, 1, mine, version)
+def node(path: str, *, mine: bool = True) -> Node:
+    return Node(path, b"", 1, mine)
 
 
-def entry(*, patient: bool) -> semaphore.PermitEntry:
+def entry(*, patient: bool = True, limit: int | None = None) -> semaphore.PermitEntry:
     return semaphore.PermitEntry(
         LOCKS,
         b"me",
         names.Kind.EXCLUSIVE,
-        patient=patient,
+        patient,
+        new_uuid=lambda: "u",
+        asked=1,
         node=OWN,
         root=ROOT,
-        limit=None,
+        limit=limit,
         permits=1,
     )
 
 
-def begun(recipe: Any, first: Any) -> Any:
-    """Return the recipe, which asks for this first."""
-    assert next(recipe) == first
-    return recipe
-
-
-def end(recipe: Any, answer: Any) -> Any:
-    """Answer, and return what the recipe returns."""
-    with pytest.raises(StopIteration) as stop:
-        recipe.send(answer)
-    return stop.value.value
-
-
-class Impatient:
+def impatient() -> Any:
     """One that waits behind another while permits are idle."""
-
-    BATCH = (Watch(BLOCKER), Watch(OWN), WatchList(LEASES), Read(ROOT))
-    SLEEP = Wait(BLOCKER, OWN, beside=LEASES)
-    IDLE = (node(BLOCKER, mine=False), node(OWN), MISSING, node(ROOT, b"1"))
-
-    def __init__(self) -> None:
-        self.recipe = begun(
-            entry(patient=False).wait_behind(BLOCKER, reads=False, sole=True), self.BATCH
-        )
-
-    def idle_but(self, place: int, result: Any) -> tuple[Any, ...]:
-        return (*self.IDLE[:place], result, *self.IDLE[place + 1 :])
+    return entry(patient=False).wait_behind(BLOCKER, reads=False, sole=True)
 
 
-@pytest.mark.parametrize("place", range(1, 4))
-def test_an_impatient_contender_that_may_not_see_all_but_who_is_before_it_says_so(
-    place: int,
-) -> None:
-    impatient = Impatient()
-    with pytest.raises(AccessDenied):
-        impatient.recipe.send(impatient.idle_but(place, failure(Failure.DENIED, ROOT)))
+def turn(limit: int | None = None) -> Any:
+    """The turn of the first in the queue."""
+    return entry(limit=limit).turn(FencingToken(7, 1))
 
 
-@pytest.mark.parametrize("own", [MISSING, node(OWN, mine=False)])
-def test_an_impatient_contender_without_a_node_of_its_own_session_does_not_wait(own: Any) -> None:
-    impatient = Impatient()
-    assert end(impatient.recipe, impatient.idle_but(1, own)) is Wakeup.OWN_GONE
+def limited(version: int) -> Node:
+    return Node(ROOT, b"1", 0, False, version)
 
 
-def test_an_impatient_contender_does_not_wait_for_who_is_gone_already() -> None:
-    impatient = Impatient()
-    assert end(impatient.recipe, impatient.idle_but(0, MISSING)) is None
+BLOCKS, ANOTHERS = node(BLOCKER, mine=False), node(OWN, mine=False)
+LIMIT, UNLIMITED = limited(5), node(ROOT)
+LOOKS = (Watch(BLOCKER), Watch(OWN), WatchList(LEASES), Read(ROOT))
+TAKEN = (BLOCKS, node(OWN), Listing(["_c_it-lease-0000000000"], 7), LIMIT)
+IDLES: Said = [LOOKS, (BLOCKS, node(OWN), MISSING, LIMIT), Wait(BLOCKER, OWN, beside=LEASES)]
+IMPATIENT: dict[str, Said] = {
+    "may not see its own node": [LOOKS, (BLOCKS, DENIED, MISSING, LIMIT), AccessDenied],
+    "may not see the leases": [LOOKS, (BLOCKS, node(OWN), DENIED, LIMIT), AccessDenied],
+    "may not see the limit": [LOOKS, (BLOCKS, node(OWN), MISSING, DENIED), AccessDenied],
+    "has no node": [LOOKS, (BLOCKS, MISSING, MISSING, LIMIT), Returns(Wakeup.OWN_GONE)],
+    "has another's node": [LOOKS, (BLOCKS, ANOTHERS, MISSING, LIMIT), Returns(Wakeup.OWN_GONE)],
+    "is behind nobody": [LOOKS, (MISSING, node(OWN), MISSING, LIMIT), Returns()],
+    "hears that its blocker goes": [*IDLES, Wakeup.BLOCKER_GONE, Returns()],
+    "hears that its node goes": [*IDLES, Wakeup.OWN_GONE, Returns(Wakeup.OWN_GONE)],
+    "hears of a lease": [*IDLES, Wakeup.UNWATCHED, LOOKS, TAKEN, Returns(Wakeup.UNWATCHED)],
+}
 
-
-@pytest.mark.parametrize(
-    ("event", "told"), [(Wakeup.BLOCKER_GONE, None), (Wakeup.OWN_GONE, Wakeup.OWN_GONE)]
-)
-def test_an_impatient_contender_hears_what_is_gone(event: Wakeup, told: Wakeup | None) -> None:
-    impatient = Impatient()
-    impatient.recipe.send(Impatient.IDLE)
-    assert end(impatient.recipe, event) is told
-
-
-def test_an_impatient_contender_looks_at_the_leases_again_when_they_change() -> None:
-    impatient = Impatient()
-    impatient.recipe.send(Impatient.IDLE)
-    assert impatient.recipe.send(Wakeup.UNWATCHED) == Impatient.BATCH
-    taken = impatient.idle_but(2, Listing(["_c_it-lease-0000000000"], 7))
-    assert end(impatient.recipe, taken) is Wakeup.UNWATCHED
-
-
-class Turn:
-    """The turn of the first in the queue, who has made its lease."""
-
-    LEASE = "_c_new-lease-0000000003"
-    MINE = Listing([LEASE], 7)
-    FULL = Listing(["_c_it-lease-0000000002", LEASE], 7)
-    WATCHING = (WatchList(LEASES), Watch(OWN), Watch(ROOT))
-    SLEEP = Wait(LEASES, OWN, beside=ROOT)
-    LIMIT = node(ROOT, b"1", version=5)
-
-    def __init__(self, listing: Listing) -> None:
-        mine = entry(patient=True)
-        mine.new_uuid = lambda: "new"
-        self.recipe = begun(mine.turn(FencingToken(7, 1)), (Read(ROOT),))
-        (create, _) = self.recipe.send((self.LIMIT,))
-        assert create.prefix == f"{LEASES}/{self.LEASE[:-10]}"
-        self.asked = self.recipe.send((node(f"{LEASES}/{self.LEASE}"), listing))
-
-
-def test_a_turn_that_finds_another_limit_counts_the_leases_again() -> None:
-    turn = Turn(Turn.MINE)
-    assert turn.asked == (LEAVING,)
-    assert turn.recipe.send((CHANGED,)) == (Read(ROOT),)
-    assert turn.recipe.send((node(ROOT, b"1", version=6),)) == (List(LEASES),)
-    assert turn.recipe.send((Turn.FULL,)) == Turn.WATCHING
-
-
-@pytest.mark.parametrize("own", [MISSING, node(OWN, mine=False)])
-def test_the_wait_for_room_ends_without_a_node_of_its_own_session(own: Any) -> None:
-    turn = Turn(Turn.FULL)
-    given_back = turn.recipe.send((Turn.FULL, own, Turn.LIMIT))
-    assert given_back == (Delete(f"{LEASES}/{Turn.LEASE}"),)
-    assert end(turn.recipe, (None,)) is lock_recipe.AGAIN
-
-
-def test_the_wait_for_room_ends_when_its_node_is_deleted() -> None:
-    turn = Turn(Turn.FULL)
-    turn.recipe.send((Turn.FULL, node(OWN), Turn.LIMIT))
-    assert turn.recipe.send(Wakeup.OWN_GONE) == (Delete(f"{LEASES}/{Turn.LEASE}"),)
-
-
-class Lost(Turn):
-    """A turn whose reply was lost, and that finds its node gone."""
-
-    LOOK = (Sync(ROOT), Read(ROOT))
-
-    def __init__(self) -> None:
-        super().__init__(Turn.MINE)
-        assert self.recipe.send((DROPPED,)) == self.asked
-        assert self.recipe.send((MISSING,)) == self.LOOK
-
-
-@pytest.mark.parametrize("answer", [(OTHER, Turn.LIMIT), (None, OTHER)])
-def test_a_lost_turn_that_cannot_look_at_the_limit_says_so(answer: Any) -> None:
-    with pytest.raises(ZkLockError):
-        Lost().recipe.send(answer)
-
-
-@pytest.mark.parametrize("version", [4, 6])
-def test_a_lost_turn_that_finds_another_limit_gives_its_permits_back(version: int) -> None:
-    """A version that is lower is that of a path that was made anew."""
-    lost = Lost()
-    given_back = lost.recipe.send((None, node(ROOT, b"1", version=version)))
-    assert given_back == (Delete(f"{LEASES}/{Turn.LEASE}"),)
-
-
-@pytest.mark.parametrize(
-    ("make", "answers"),
-    [
-        (lambda: entry(patient=True).turn(FencingToken(7, 1)), [OTHER]),
-        (lambda: entry(patient=True).turn(FencingToken(7, 1)), [MISSING, OTHER]),
-        (lambda: limited(entry(patient=True)).turn(FencingToken(7, 1)), [node(ROOT), OTHER]),
-        (lambda: semaphore.set_limit(ROOT, 2), [OTHER]),
-        (lambda: semaphore.set_limit(ROOT, 2), [MISSING, OTHER]),
-        (lambda: semaphore.set_limit(ROOT, 2), [node(ROOT), OTHER]),
-        (lambda: semaphore.limit_of(ROOT), [OTHER]),
+READS, READS_AGAIN = (Read(ROOT),), (Sync(ROOT), Read(ROOT))
+ENTERS = (Create(f"{LEASES}/_c_u-lease-", b"me", ANY), List(LEASES))
+LEAVES = (Transaction((Delete(OWN), Check(ROOT, 5))),)
+WATCHES = (WatchList(LEASES), Watch(OWN), Watch(ROOT))
+MINE, FULL = Listing([LEASE], 7), Listing(["_c_it-lease-0000000002", LEASE], 7)
+MADE: Said = [READS, (LIMIT,), ENTERS]
+FREE: Said = [*MADE, (node(f"{LEASES}/{LEASE}"), MINE), LEAVES]
+WAITS: Said = [*MADE, (node(f"{LEASES}/{LEASE}"), FULL), WATCHES]
+LOST: Said = [*FREE, (DROPPED,), LEAVES, (MISSING,), READS_AGAIN]
+CLAIMS: Said = [*FREE, (None,), ANY]
+LOOKS_AGAIN: Said = [(List(LEASES),), (Listing([], 7),)]
+GIVES_BACK: Said = [(Delete(f"{LEASES}/{LEASE}"),), (None,), Returns(lock_recipe.AGAIN)]
+NO_LIMIT = (*steps.makes(ROOT), Exists(ROOT))
+TURNS: dict[str, Said] = {
+    "another limit": [
+        *(*FREE, (CHANGED,), READS, (limited(6),), (List(LEASES),)),
+        *((FULL,), WATCHES),
     ],
+    "its node is deleted before its turn": [*FREE, (MISSING,), *GIVES_BACK],
+    "a permit is deleted before the claim": [*CLAIMS, None, *LOOKS_AGAIN, *GIVES_BACK],
+    "no node as it waits": [*WAITS, (FULL, MISSING, LIMIT), *GIVES_BACK],
+    "another's node as it waits": [*WAITS, (FULL, ANOTHERS, LIMIT), *GIVES_BACK],
+    "its node is deleted as it waits": [
+        *(*WAITS, (FULL, node(OWN), LIMIT), Wait(LEASES, OWN, beside=ROOT), Wakeup.OWN_GONE),
+        *GIVES_BACK,
+    ],
+    "lost, without a sync": [*LOST, (OTHER, LIMIT), ZkLockError],
+    "lost, without a limit": [*LOST, (None, OTHER), ZkLockError],
+    "lost, and the path was made anew": [*LOST, (None, limited(4)), *GIVES_BACK],
+    "lost, and the limit has changed": [*LOST, (None, limited(6)), *GIVES_BACK],
+    "the limit cannot be read": [READS, (OTHER,), ZkLockError],
+    "the path cannot be made": [READS, (MISSING,), NO_LIMIT, (None, OTHER, MISSING), ZkLockError],
+    "a limit is missing": [
+        *(READS, (MISSING,), NO_LIMIT, (None, None, UNLIMITED), READS),
+        *((UNLIMITED,), LimitMismatch),
+    ],
+}
+CREATES = (Create(f"{LOCKS}/_c_u-lock-", b"me", 1), List(LOCKS))
+ASKS: Said = [CREATES, (MISSING, MISSING), READS]
+OTHERS: Table = {
+    "a limit that cannot be set": (
+        partial(turn, 2),
+        [READS, (UNLIMITED,), (Write(ROOT, b"2", 0),), (OTHER,), ZkLockError],
+    ),
+    "a limit that cannot be overwritten": (
+        partial(semaphore.set_limit, ROOT, 2),
+        [READS, (UNLIMITED,), (Write(ROOT, b"2", 0),), (OTHER,), ZkLockError],
+    ),
+    "a limit that may not be looked at before it is set": (
+        partial(semaphore.set_limit, ROOT, 2),
+        [READS, (OTHER,), ZkLockError],
+    ),
+    "a limit whose path cannot be made": (
+        partial(semaphore.set_limit, ROOT, 2),
+        [READS, (MISSING,), NO_LIMIT, (None, OTHER, MISSING), ZkLockError],
+    ),
+    "a limit that cannot be read": (
+        partial(semaphore.limit_of, ROOT),
+        [READS, (OTHER,), ZkLockError],
+    ),
+    "no path is made where nobody has set a limit": (
+        lambda: lock_recipe.acquire(entry()),
+        [*ASKS, (MISSING,), LimitMismatch],
+    ),
+    "nor where the limit is empty": (
+        lambda: lock_recipe.acquire(entry()),
+        [*ASKS, (UNLIMITED,), LimitMismatch],
+    ),
+    "a path is made where a limit is set": (
+        lambda: lock_recipe.acquire(entry()),
+        [*ASKS, (LIMIT,), (*steps.makes(LOCKS), *CREATES)],
+    ),
+}
+
+
+@cases(
+    {
+        **{f"impatient: {name}": (impatient, said) for name, said in IMPATIENT.items()},
+        **{f"turn: {name}": (turn, said) for name, said in TURNS.items()},
+        **OTHERS,
+    }
 )
-def test_a_limit_that_cannot_be_read_or_written_is_an_error(make: Any, answers: list[Any]) -> None:
-    recipe = make()
-    next(recipe)
-    for answer in answers[:-1]:
-        recipe.send((answer,))
-    with pytest.raises(ZkLockError):
-        recipe.send((answers[-1],))
-
-
-@pytest.mark.parametrize("root", [MISSING, node(ROOT)])
-def test_a_path_is_not_made_where_nobody_has_set_a_limit(root: Any) -> None:
-    taker = entry(patient=True)
-    recipe: Any = lock_recipe.acquire(taker)
-    next(recipe)
-    assert recipe.send((MISSING, MISSING)) == (Read(ROOT),)
-    with pytest.raises(LimitMismatch, match="no limit yet"):
-        recipe.send((root,))
-
-
-def test_a_path_is_made_where_a_limit_is_set() -> None:
-    recipe: Any = lock_recipe.acquire(entry(patient=True))
-    next(recipe)
-    assert recipe.send((MISSING, MISSING)) == (Read(ROOT),)
-    *made, create, look = recipe.send((node(ROOT, b"2"),))
-    assert (tuple(made), type(create), look) == (steps.makes(LOCKS), Create, List(LOCKS))
-
-
-def test_a_turn_without_a_limit_is_an_error_and_a_missing_root_is_made() -> None:
-    recipe = begun(entry(patient=True).turn(FencingToken(7, 1)), (Read(ROOT),))
-    assert recipe.send((MISSING,)) == (*steps.makes(ROOT), Exists(ROOT))
-    assert recipe.send((None, None, node(ROOT))) == (Read(ROOT),)
-    with pytest.raises(LimitMismatch, match="no limit yet"):
-        recipe.send((node(ROOT),))
-
-
-def limited(one: semaphore.PermitEntry) -> semaphore.PermitEntry:
-    one.limit = 2
-    return one
+def test_one_answer_after_another(make: Any, said: Said) -> None:
+    exchanged(make(), said)
 
 
 # Under faults of every kind.
 
-LIMIT = 2
+LIMIT_OF_ALL = 2
 
 
-class Faults(Network):
-    """Takers of three clients, while everything goes wrong that can.
+class Faults(contending.Faults):
+    """No more permits are out than the limit says."""
 
-    Checked after every step: no more permits are out than the limit says. Checked in the end, when
-    nothing fails any more: everybody who still waits is served in turn, and nothing is left behind.
-    """
-
-    takers: Bundle[Taker] = Bundle("takers")
+    contenders = contending.Faults.contenders
+    MOST = 6
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = World(CLIENTS)
-        self.all: list[Taker] = []
-
-    @property
-    def server(self) -> Server:
-        return self.world.server
-
-    @property
-    def clients(self) -> list[Client]:
-        return self.world.clients
+        super().__init__(World(CLIENTS))
 
     @rule(
-        target=takers,
+        target=contenders,
         client=which,
         patient=st.sampled_from([True, True, False]),
-        permits=st.integers(1, LIMIT),
+        permits=st.integers(1, LIMIT_OF_ALL),
     )
-    def take(self, client: int, patient: bool, permits: int) -> Any:
-        if len(self.all) >= 6:
-            return multiple()
-        taker = self.world.take(client, LIMIT, permits, patient=patient)
-        self.all.append(taker)
-        return taker
+    def take(self, client: int, **terms: Any) -> Any:
+        contender = self.begin(client, limit=LIMIT_OF_ALL, **terms)
+        if isinstance(contender, Contender):
+            contender.attempt.start()
+        return contender
 
-    @rule(taker=takers)
-    def cancel(self, taker: Taker) -> None:
-        taker.gave_up = True
-        taker.attempt.cancel()
+    @rule(contender=contenders)
+    def cancel(self, contender: Contender) -> None:
+        contender.gave_up = True
+        contender.attempt.cancel()
 
-    @rule(taker=takers)
-    def give_back(self, taker: Taker) -> None:
-        if isinstance(taker.outcome, FakeGrant) and not taker.outcome.over:
-            taker.give_back()
+    @rule(contender=contenders)
+    def give_back(self, contender: Contender) -> None:
+        if contender.grant:
+            contender.give_back()
 
     @rule(number=st.integers(0, 7), of=st.sampled_from([LEASES, LOCKS]))
     def operator_deletes(self, number: int, of: str) -> None:
-        nodes = self.server.tree.names(of)
-        if number < len(nodes):
-            self.server.delete(f"{of}/{nodes[number]}")
+        for name in self.server.tree.names(of)[number : number + 1]:
+            self.server.delete(f"{of}/{name}")
 
     @rule()
     def operator_writes_the_same_limit(self) -> None:
@@ -665,42 +449,25 @@ class Faults(Network):
             self.server.commit(Written(ROOT, self.world.kept))
 
     @invariant()
-    def the_limit_is_kept(self) -> None:
+    def all_is_well(self) -> None:
         out = sum(
             path in self.server.tree.nodes
             for grant in self.server.grants
             if not grant.over
             for path in (grant.path, *grant.others)
         )
-        assert out <= LIMIT
+        assert out <= LIMIT_OF_ALL
+        for contender in self.all:
+            assert not isinstance(contender.outcome, BaseException), contender.outcome
 
-    @invariant()
-    def nothing_is_torn_apart(self) -> None:
-        for taker in self.all:
-            assert not isinstance(taker.outcome, BaseException), taker.outcome
+    def release_one(self) -> bool:
+        holding = [contender for contender in self.all if contender.grant]
+        for contender in holding[:1]:
+            contender.give_back()
+        return bool(holding)
 
-    def teardown(self) -> None:
-        """Nothing fails from here on."""
-        self.server.bury()
-        while True:
-            self.world.settle()
-            self.the_limit_is_kept()
-            self.nothing_is_torn_apart()
-            held = [
-                taker
-                for taker in self.all
-                if isinstance(taker.outcome, FakeGrant) and not taker.outcome.over
-            ]
-            if not held:
-                break
-            held[0].give_back()
-        for taker in self.all:
-            assert not taker.waits, "left waiting for a free permit"
-            if taker.outcome is None:
-                assert taker.gave_up or not taker.patient
-        assert self.world.queue == [], "a contender was left behind"
-        assert self.world.leases == [], "a permit was left behind"
-        assert [client.attempts for client in self.world.clients] == [0] * CLIENTS
+    def left(self) -> list[str]:
+        return [*self.world.queue, *self.world.leases]
 
 
 TestFaults = Faults.TestCase
