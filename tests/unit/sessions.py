@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import zklock
@@ -42,6 +43,9 @@ class Shell:
     """Drives a session by hand; see ``zklock._core.ports.Shell``. Steps are as in ``Handler``."""
 
     on_real_clock = False
+    thread: Any = None
+    pinged_back: Any = None
+    went_back: Any = None
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -95,9 +99,6 @@ class Shell:
     def when_sent(self, call: Callable[[], object]) -> None:
         self._world.at(self._world.now + 1, call)
 
-    def thread(self, name: str, turn: Callable[[], float | None]) -> Any:
-        raise NotImplementedError
-
     def notify(self, calls: Any) -> None:
         for call in calls:
             self._world.callbacks.append((self._world.now, call))
@@ -136,12 +137,6 @@ class Shell:
         elif not read_only:
             self._world.session.connected_as(milliseconds / 1000, session_id)
 
-    def pinged_back(self) -> None:
-        raise NotImplementedError
-
-    def went_back(self, zxid: int) -> None:
-        raise NotImplementedError
-
     def work(self) -> bool:
         """Run what was posted; return whether there was something."""
         some = bool(self._jobs)
@@ -166,12 +161,6 @@ class Noting(Link):
             if world.strike_in < 0:
                 world.strike_in = None
                 raise KeyboardInterrupt
-
-
-class Client:
-    """As much of a client as grants look at."""
-
-    client_id: tuple[int, bytes] | None = None
 
 
 class Server:
@@ -251,7 +240,7 @@ class World:
         self._numbers = count(1)
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._connection = 0  # 0: none
-        self.client = Client()
+        self.client = SimpleNamespace(client_id=None)  # as much as grants look at
         self.server = Server(self)
         self.shell = Shell(self)
         self.session = Session(self.shell)
@@ -293,15 +282,15 @@ class World:
     def connect(self, timeout: float | None = None, *, read_only: bool = False) -> None:
         """Make a connection, to a new session if there is none that lives."""
         self.timeout = timeout or self.timeout
-        known = self.client.client_id or (0, b"")
+        known, password = self.client.client_id or (0, b"")
         connection = next(self._numbers)
         step = self.shell.step
         step(self.session.opened)
         self._connection = connection
-        step(self.session.asked, self.now, known[0] != 0)
+        step(self.session.asked, self.now, known != 0)
         machine = self.server.machine
         machine.read_only = read_only
-        request = messages.Connect(0, round(1000 * self.timeout), *known, True)
+        request = messages.Connect(0, round(1000 * self.timeout), known, password, True)
         machine.connect(connection, request, round(1000 * self.now), "10.0.0.2")
         message = next(it for to, it in machine.outbox if to == connection)
         assert isinstance(message, Connected)
@@ -406,6 +395,7 @@ class World:
         return self._stand(entry, GrantOptions(path, "me", zklock.Leadership, **options))
 
     def _stand(self, entry: lock_recipe.Entry, terms: GrantOptions) -> Attempt[Any]:
+        """Begin with an attempt; return it."""
         return self.session.attempt(
             partial(lock_recipe.acquire, entry),
             recover=partial(lock_recipe.leave, entry),
@@ -421,19 +411,84 @@ class World:
         return grant
 
 
-class _Watchful(logging.Handler):
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
+# How contenders come to a stage.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        assert not self._world.shell.inside(), "a message is logged in a step"
+
+def connected(*, made: bool = False) -> World:
+    """Return a world with a connection; ``made``: the path is there."""
+    world = World()
+    world.connect()
+    if made:
+        world.server.make_path(PATH)
+    return world
+
+
+def behind_another(world: World, path: str = PATH) -> str:
+    """Have another stand in a queue; return its node."""
+    world.server.make_path(path)
+    return world.server.create(f"{path}/_c_{'0' * 8}-lock-", b"", world.server.open_session())
+
+
+def unsent(world: World) -> Attempt[Any]:
+    world.disconnect()
+    return world.ask_for()
+
+
+def sent(world: World) -> Attempt[Any]:
+    world.latency = 0.1
+    return world.ask_for()
+
+
+def waits(world: World) -> Attempt[Any]:
+    behind_another(world)
+    attempt = world.ask_for()
+    world.run(TIMEOUT / 10)
+    return attempt
+
+
+def claims(world: World) -> Attempt[Any]:
+    """The lease is nearly over when the contender is there."""
+    world.run(TIMEOUT)
+    world.server.make_path(PATH)
+    world.session._rested_at = world.now  # as after a touch that proves nothing
+    world.latency = 0.05
+    attempt = world.ask_for()
+    world.session._proved = lambda sent: None  # type: ignore[method-assign]
+    world.run(0.12)
+    del world.session._proved
+    return attempt
+
+
+def throttle(world: World, count: int) -> None:
+    """Have the server ask for patience so often."""
+    machine, busy = world.server.machine, [None] * count
+
+    def throttled(connection: int, xid: int, request: Any, now: int) -> None:
+        if busy:
+            busy.pop()
+            machine.throttle(connection, xid, now)
+        else:
+            type(machine).request(machine, connection, xid, request, now)
+
+    machine.request = throttled  # type: ignore[method-assign]
+
+
+def expire(world: World) -> None:
+    """Have the session end; its client hears of it as it connects anew."""
+    world.server.expire(world.client.client_id[0])
+    world.disconnect()
+    world.connect()
 
 
 @contextmanager
 def nothing_logged_in_a_step(world: World) -> Iterator[None]:
     """Fail if a message is logged in a step."""
-    handler = _Watchful(world)
+
+    def emit(record: logging.LogRecord) -> None:
+        assert not world.shell.inside(), f"logged in a step: {record}"
+
+    handler = logging.Handler()
+    handler.emit = emit  # type: ignore[method-assign]
     log = logging.getLogger("zklock")
     log.addHandler(handler)
     try:

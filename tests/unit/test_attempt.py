@@ -14,7 +14,19 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sessions import CLOSED, PATH, TIMEOUT, World
+from tests.unit.sessions import (
+    CLOSED,
+    PATH,
+    TIMEOUT,
+    World,
+    claims,
+    connected,
+    expire,
+    sent,
+    throttle,
+    unsent,
+    waits,
+)
 from zklock import ClientClosed, ZkLockError
 from zklock._core.attempt import Attempt, Stage
 from zklock._core.pulse import LATE_TIMEOUTS
@@ -38,16 +50,6 @@ def new(world: World) -> Attempt[Any]:
     return fresh
 
 
-def unsent(world: World) -> Attempt[Any]:
-    world.disconnect()
-    return world.ask_for()
-
-
-def sent(world: World) -> Attempt[Any]:
-    world.latency = 0.1
-    return world.ask_for()
-
-
 def sent_behind_the_missing_path(world: World) -> Attempt[Any]:
     world.latency = 0.1
     attempt = world.ask_for()
@@ -55,34 +57,16 @@ def sent_behind_the_missing_path(world: World) -> Attempt[Any]:
     return attempt
 
 
-def waits(world: World) -> Attempt[Any]:
-    blocker = world.server.open_session()
-    world.server.make_path(PATH)
-    node = world.server.create(f"{PATH}/_c_{'0' * 8}-lock-", b"", blocker)
-    world.at(world.now + TIMEOUT, lambda: world.server.delete(node))
-    attempt = world.ask_for()
-    world.run(BEAT / 2)
-    return attempt
-
-
-def claims(world: World) -> Attempt[Any]:
-    """The lease is nearly over when the contender is there."""
-    world.run(TIMEOUT)
-    world.server.make_path(PATH)
-    world.session._rested_at = world.now  # as after a touch that proves nothing
-    world.latency = 0.05
-    attempt = world.ask_for()
-    world.session._proved = lambda sent: None  # type: ignore[method-assign]
-    world.run(0.12)
-    del world.session._proved
-    return attempt
+def waits_for_a_while(world: World) -> Attempt[Any]:
+    world.at(world.now + TIMEOUT, lambda: world.server.delete(f"{PATH}/{world.server.names()[0]}"))
+    return waits(world)
 
 
 REACHED: dict[Stage, list[Callable[[World], Attempt[Any]]]] = {
     Stage.NEW: [new],
     Stage.UNSENT: [unsent],
     Stage.SENT: [sent, sent_behind_the_missing_path],
-    Stage.WAIT: [waits],
+    Stage.WAIT: [waits_for_a_while],
     Stage.CLAIM: [claims],
 }
 WAYS = [(stage, way) for stage, ways in REACHED.items() for way in ways]
@@ -91,8 +75,7 @@ WAYS = [(stage, way) for stage, ways in REACHED.items() for way in ways]
 @pytest.fixture(params=WAYS, ids=[way.__name__ for _, way in WAYS])
 def reached(request: pytest.FixtureRequest) -> Reached:
     stage, way = request.param
-    world = World()
-    world.connect()
+    world = connected()
     attempt = way(world)
     assert attempt.stage is stage
     return world, attempt
@@ -154,10 +137,7 @@ def test_cut_off_and_given_up_it_leaves_nothing(reached: Reached) -> None:
 
 def test_in_another_session_it_begins_anew(reached: Reached) -> None:
     world, attempt = reached
-    assert world.client.client_id is not None
-    world.server.expire(world.client.client_id[0])
-    world.disconnect()
-    world.connect()
+    expire(world)
     goes_on(world, attempt)
 
 
@@ -210,8 +190,7 @@ def through(world: World, *acts: Callable[[], object]) -> int:
 
 def strike(way: Callable[[World], Attempt[Any]], number: int, given_up: bool) -> int:
     """Have an interrupt strike in the sending of this number; return whether it did."""
-    world = World()
-    world.connect()
+    world = connected()
     attempts: list[Attempt[Any]] = []
     make = world.session.attempt
 
@@ -238,7 +217,7 @@ def strike(way: Callable[[World], Attempt[Any]], number: int, given_up: bool) ->
     return struck
 
 
-@pytest.mark.parametrize("way", [unsent, sent, sent_behind_the_missing_path, waits])
+@pytest.mark.parametrize("way", [unsent, sent, sent_behind_the_missing_path, waits_for_a_while])
 @pytest.mark.parametrize("given_up", [False, True])
 def test_struck_at_any_sending_it_leaves_one_contender_or_none(
     way: Callable[[World], Attempt[Any]], given_up: bool
@@ -249,9 +228,7 @@ def test_struck_at_any_sending_it_leaves_one_contender_or_none(
 
 
 def test_a_listing_is_shared_by_all_who_asked_before_it_was_sent() -> None:
-    world = World()
-    world.connect()
-    world.server.make_path(PATH)
+    world = connected(made=True)
     world.latency = 0.1
     attempts = [world.ask_for() for _ in range(50)]
     world.run(0.25)
@@ -269,13 +246,10 @@ def test_a_listing_is_shared_by_all_who_asked_before_it_was_sent() -> None:
 
 @pytest.mark.parametrize("late", [0.0, 5.0, 50.0])
 def test_a_create_that_is_carried_out_late_is_deleted(late: float) -> None:
-    world = World()
-    world.connect()
-    world.server.make_path(PATH)
+    world = connected(made=True)
     world.latency = math.inf
     attempt = world.ask_for()
     made = world.server.machine
-    assert world.client.client_id is not None
     session, entry = world.client.client_id[0], attempt._make.args[0]  # type: ignore[attr-defined]
     uuid = entry.uuid
     world.disconnect()
@@ -293,8 +267,7 @@ def test_a_create_that_is_carried_out_late_is_deleted(late: float) -> None:
 
 
 def test_a_pause_that_is_given_up_is_called_off() -> None:
-    world = World()
-    world.connect()
+    world = connected()
 
     def pauses() -> Recipe[Any]:
         yield Pause(5.0)
@@ -309,20 +282,8 @@ def test_a_pause_that_is_given_up_is_called_off() -> None:
 
 
 def test_an_answer_that_asks_for_patience_is_told_after_a_pause() -> None:
-    world = World()
-    world.connect()
-    world.server.make_path(PATH)
-    machine, busy = world.server.machine, 3
-
-    def throttled(connection: int, xid: int, request: Any, now: int) -> None:
-        nonlocal busy
-        busy -= 1
-        if busy >= 0:
-            machine.throttle(connection, xid, now)
-        else:
-            type(machine).request(machine, connection, xid, request, now)
-
-    machine.request = throttled  # type: ignore[method-assign]
+    world = connected(made=True)
+    throttle(world, 3)
     attempt = world.session.attempt(lambda: delete(PATH, f"{PATH}/none")).start()
     world.run()
     assert attempt.stage is Stage.BUSY
@@ -331,8 +292,7 @@ def test_an_answer_that_asks_for_patience_is_told_after_a_pause() -> None:
 
 
 def test_a_fault_in_a_recipe_is_told_and_cleaned_up(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    world.connect()
+    world = connected()
     tries: list[int] = []
 
     def faulty() -> Recipe[Any]:
@@ -362,8 +322,7 @@ def test_a_fault_in_a_recipe_is_told_and_cleaned_up(caplog: pytest.LogCaptureFix
 
 
 def test_who_asks_when_it_is_done_is_told_outside_of_steps() -> None:
-    world = World()
-    world.connect()
+    world = connected()
     attempt = world.ask_for()
     told: list[bool] = []
     attempt.when_done(lambda: told.append(world.shell.inside()))
@@ -380,8 +339,7 @@ def test_who_asks_while_another_is_told_takes_nothing_from_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One thread brings the outcome, another one asks for it at that moment: both are told."""
-    world = World()
-    world.connect()
+    world = connected()
     attempt = world.ask_for()
     told: list[str] = []
     later = attempt.session.later

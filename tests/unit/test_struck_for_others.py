@@ -14,7 +14,19 @@ import pytest
 
 import zklock
 from tests.contract.struck import LIBRARY, Limit, Moments
-from tests.unit.sessions import PATH, TIMEOUT, World
+from tests.unit.sessions import (
+    PATH,
+    TIMEOUT,
+    World,
+    behind_another,
+    claims,
+    connected,
+    expire,
+    sent,
+    throttle,
+    unsent,
+    waits,
+)
 from zklock._core.attempt import Attempt, Pending, Stage
 from zklock._core.grant import GrantOptions
 from zklock._core.keep import Place, Waiter
@@ -73,18 +85,6 @@ def reconnected(world: World) -> None:
     world.run(BEAT)
 
 
-def behind_another(world: World) -> str:
-    world.server.make_path(PATH)
-    return world.server.create(f"{PATH}/_c_{'0' * 8}-lock-", b"", world.server.open_session())
-
-
-def connected() -> World:
-    world = World()
-    world.connect()
-    world.server.make_path(PATH)
-    return world
-
-
 def alone_with_it(world: World, heard: Heard) -> None:
     """It is granted, and leaves nothing."""
     reconnected(world)
@@ -99,7 +99,7 @@ def alone_with_it(world: World, heard: Heard) -> None:
 
 
 def its_blocker_is_gone() -> Scene:
-    world = connected()
+    world = connected(made=True)
     blocker = behind_another(world)
     heard = Heard(world.ask_for())
     world.run(BEAT)
@@ -109,18 +109,8 @@ def its_blocker_is_gone() -> Scene:
 
 
 def it_is_asked_for_patience() -> Scene:
-    world = connected()
-    machine, busy = world.server.machine, 2
-
-    def throttled(connection: int, xid: int, request: Any, now: int) -> None:
-        nonlocal busy
-        busy -= 1
-        if busy >= 0:
-            machine.throttle(connection, xid, now)
-        else:
-            type(machine).request(machine, connection, xid, request, now)
-
-    machine.request = throttled  # type: ignore[method-assign]
+    world = connected(made=True)
+    throttle(world, 2)
     world.latency = 0.1
     heard = Heard(world.ask_for())
     world.now += 0.1
@@ -129,30 +119,19 @@ def it_is_asked_for_patience() -> Scene:
 
 
 def it_asks_for_permits() -> Scene:
-    world = connected()
-    make = partial(
-        semaphore.PermitEntry,
-        semaphore.locks(PATH),
-        b"me",
-        names.Kind.EXCLUSIVE,
-        root=PATH,
-        limit=1,
-        permits=1,
-    )
-    grants: list[zklock.Grant] = []
-    for _ in range(2):
-        entry = make()
-        terms = GrantOptions(PATH, "me", zklock.Grant)
-        attempt = world.session.attempt(
-            partial(lock_recipe.acquire, entry), recover=entry.leave, terms=terms
+    world = connected(made=True)
+
+    def asks() -> Attempt[Any]:
+        entry = semaphore.PermitEntry(
+            semaphore.locks(PATH), b"me", names.Kind.EXCLUSIVE, root=PATH, limit=1, permits=1
         )
-        heard = Heard(attempt)
-        attempt.start()
-        if not grants:
-            world.run()
-            grants.append(attempt.result())
+        return world._stand(entry, GrantOptions(PATH, "me", zklock.Grant))
+
+    holder = asks()
+    world.run()
+    heard = Heard(asks())
     world.run(BEAT)
-    grants[0].abandon()
+    holder.result().abandon()
     yield world.run
     reconnected(world)
     world.run(2 * BEAT)
@@ -162,7 +141,7 @@ def it_asks_for_permits() -> Scene:
 
 
 def it_is_refused() -> Scene:
-    world = connected()
+    world = connected(made=True)
     world.server.deny(PATH)
     world.latency = 0.1
     heard = Heard(world.ask_for())
@@ -173,7 +152,7 @@ def it_is_refused() -> Scene:
 
 
 def it_asks() -> Scene:
-    world = connected()
+    world = connected(made=True)
     behind_another(world)
     world.latency = 0.1
     heard = Heard(world.session.attempt(lambda: queries.contenders(PATH)).start())
@@ -184,14 +163,8 @@ def it_asks() -> Scene:
 
 
 def it_claims() -> Scene:
-    world = connected()
-    world.run(TIMEOUT)
-    world.session._rested_at = world.now
-    world.latency = 0.05
-    attempt: Attempt[Any] = world.ask_for()
-    world.session._proved = lambda sent: None  # type: ignore[method-assign]
-    world.run(0.12)
-    del world.session._proved
+    world = connected(made=True)
+    attempt = claims(world)
     assert attempt.stage is Stage.CLAIM
     heard = Heard(attempt)
     world.session._rested_at = -1.0
@@ -201,7 +174,7 @@ def it_claims() -> Scene:
 
 
 def it_is_cancelled(where: Callable[[World], Attempt[Any]]) -> Scene:
-    world = connected()
+    world = connected(made=True)
     heard = Heard(where(world))
     error = AcquireCancelled("cancelled")
 
@@ -220,33 +193,8 @@ def it_is_cancelled(where: Callable[[World], Attempt[Any]]) -> Scene:
     assert world.server.names() == []
 
 
-def waits(world: World) -> Attempt[Any]:
-    behind_another(world)
-    attempt = world.ask_for()
-    world.run(BEAT)
-    return attempt
-
-
-def unsent(world: World) -> Attempt[Any]:
-    world.disconnect()
-    return world.ask_for()
-
-
-def sent(world: World) -> Attempt[Any]:
-    world.latency = 0.1
-    return world.ask_for()
-
-
-def end_session(world: World) -> None:
-    assert world.client.client_id is not None
-    world.server.expire(world.client.client_id[0])
-    world.disconnect()
-    world.connect()
-    world.run(BEAT)
-
-
 def it_is_held() -> Scene:
-    world = connected()
+    world = connected(made=True)
     lost: list[zklock.Loss] = []
     grant = world.acquire(on_lost=lost.append)
     world.run(3 * BEAT)
@@ -254,13 +202,14 @@ def it_is_held() -> Scene:
     yield partial(world.shell.step, world.session.tick)
     reconnected(world)
     assert grant.held
-    end_session(world)
+    expire(world)
+    world.run(BEAT)
     assert len(lost) == 1
     assert grant.remaining() == 0
 
 
 def its_session_ends() -> Scene:
-    world = connected()
+    world = connected(made=True)
     lost: list[zklock.Loss] = []
     grants = [world.acquire(f"{PATH}{number}", on_lost=lost.append) for number in range(2)]
     yield partial(world.shell.step, world.session.end, zklock.LossReason.SESSION_EXPIRED)
@@ -307,7 +256,7 @@ class Kept:
     """A place, and some who wait in it; ``held``: the first of them is granted."""
 
     def __init__(self, waiters: int, *, held: bool = True) -> None:
-        self.world = connected()
+        self.world = connected(made=True)
         self.place = self.world.session.places["it"] = Place(self.world.session)
         self.waiters = [self._waiter() for _ in range(waiters)]
         self.heard = [Heard(each) for each in self.waiters]
@@ -338,26 +287,16 @@ class Kept:
         assert self.world.server.names() == [stranger.rpartition("/")[2]]
 
 
-def first_grant() -> Scene:
+def first_grant(*, leaves: bool) -> Scene:
     kept = Kept(2, held=False)
     kept.world.latency = 0.1
     for waiter in kept.waiters:
         waiter.start()
     kept.world.now += 0.1
     yield kept.world.arrive
-    kept.serves(*kept.heard)
-
-
-def first_grant_of_who_leaves() -> Scene:
-    kept = Kept(2, held=False)
-    kept.world.latency = 0.1
-    for waiter in kept.waiters:
-        waiter.start()
-    kept.world.now += 0.1
-    yield kept.world.arrive
-    if not kept.waiters[0].cancel():
+    if leaves and not kept.waiters[0].cancel():
         kept.waiters[0].result().abandon()  # type: ignore[union-attr]
-    kept.serves(kept.heard[1])
+    kept.serves(*kept.heard[leaves:])
 
 
 def first_release(*, waits: bool) -> Scene:
@@ -366,10 +305,7 @@ def first_release(*, waits: bool) -> Scene:
         kept.waiters[1].start()
     yield kept.grant.abandon
     kept.grant.abandon()
-    if waits:
-        kept.serves(kept.heard[1])
-    else:
-        kept.serves()
+    kept.serves(*kept.heard[1:] * waits)
 
 
 def handing_over() -> Scene:
@@ -420,8 +356,8 @@ def joining_without_a_lease() -> Scene:
 @pytest.mark.parametrize(
     "scene",
     [
-        first_grant,
-        first_grant_of_who_leaves,
+        partial(first_grant, leaves=False),
+        partial(first_grant, leaves=True),
         partial(first_release, waits=True),
         partial(first_release, waits=False),
         handing_over,
