@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -36,38 +36,6 @@ class Generated:
         yield 1
 
 
-COROUTINE_FUNCTIONS = {
-    "function": awaited,
-    "partial": functools.partial(awaited, 1),
-    "object": Awaited(),
-    "method": Awaited().method,
-}
-
-
-@pytest.mark.hazard("H33")
-@pytest.mark.parametrize("call", COROUTINE_FUNCTIONS.values(), ids=COROUTINE_FUNCTIONS)
-def test_a_coroutine_function_needs_an_event_loop(call: Any) -> None:
-    with pytest.raises(TypeError, match=r"on_lost is a coroutine function.*zklock\.aio"):
-        callbacks.check_callbacks(False, on_lost=call)
-    callbacks.check_callbacks(True, on_lost=call)
-
-
-@pytest.mark.parametrize("awaits", [False, True])
-@pytest.mark.parametrize(
-    "call", [generated, generated_awaited, Generated()], ids=["function", "asynchronous", "object"]
-)
-def test_a_generator_function_runs_nowhere(call: Any, awaits: bool) -> None:
-    with pytest.raises(TypeError, match="generator function"):
-        callbacks.check_callbacks(awaits, on_lost=call)
-
-
-@pytest.mark.parametrize("awaits", [False, True])
-def test_what_can_be_called_is_accepted(awaits: bool) -> None:
-    callbacks.check_callbacks(awaits, on_lost=print, on_suspended=None, observe=[].append)
-    with pytest.raises(TypeError, match="on_lost must be callable, not int"):
-        callbacks.check_callbacks(awaits, on_lost=1)
-
-
 class Unsigned:
     """An object whose signature cannot be known."""
 
@@ -78,27 +46,46 @@ class Unsigned:
     def __call__(self) -> None: ...
 
 
-def for_any_event(call: Callable[[], None]) -> Callable[..., None]:
-    @functools.wraps(call)
-    def wrapped(*_: object) -> None:
-        call()
+@pytest.mark.hazard("H33")
+@pytest.mark.parametrize(
+    "call",
+    [awaited, functools.partial(awaited, 1), Awaited(), Awaited().method],
+    ids=["function", "partial", "object", "method"],
+)
+def test_a_coroutine_function_needs_an_event_loop(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"on_lost is a coroutine function.*zklock\.aio"):
+        callbacks.check_callbacks(False, on_lost=call)
+    callbacks.check_callbacks(True, on_lost=call)
 
-    return wrapped
+
+SET = threading.Event().set
+NOWHERE: list[tuple[Any, int, str]] = [
+    (1, 1, "on_lost must be callable, not int"),
+    (generated, 1, "generator function"),
+    (generated_awaited, 1, "generator function"),
+    (Generated(), 1, "generator function"),
+    (SET, 1, r"calls on_lost with one argument, which .*Event\.set.* wrap it in a function that"),
+    ([].append, 2, "calls on_lost with 2 arguments"),
+]
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-def test_the_arguments_have_to_fit(awaits: bool) -> None:
-    stop = threading.Event()
-    with pytest.raises(TypeError, match=r"calls on_lost with one argument, which .*Event\.set"):
-        callbacks.check_callbacks(awaits, on_lost=stop.set)
-    with pytest.raises(TypeError, match="calls on_assigned with 2 arguments"):
-        callbacks.check_callbacks(awaits, 2, on_assigned=[].append)
-    with pytest.raises(TypeError, match="wrap it in a function that does"):
-        callbacks.check_callbacks(awaits, on_lost=stop.set)
-    callbacks.check_callbacks(awaits, on_lost=lambda loss, more=1: more)
-    callbacks.check_callbacks(awaits, on_lost=for_any_event(stop.set))
-    callbacks.check_callbacks(awaits, on_lost=Unsigned())
-    callbacks.check_callbacks(awaits, on_lost=Mock(), on_suspended=int)
+@pytest.mark.parametrize(("call", "arguments", "said"), NOWHERE)
+def test_what_would_run_nowhere_is_refused(
+    call: Any, arguments: int, said: str, awaits: bool
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        callbacks.check_callbacks(awaits, arguments, on_lost=call)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_what_can_be_called_is_accepted(awaits: bool) -> None:
+    @functools.wraps(SET)
+    def wrapped(*_: object) -> None: ...
+
+    calls: list[Any] = [print, None, [].append, lambda loss, more=1: more, wrapped, Mock(), int]
+    for call in (*calls, Unsigned()):
+        callbacks.check_callbacks(awaits, on_lost=call)
     callbacks.check_callbacks(awaits, 2, on_assigned=lambda *_: None, on_revoked=max)
 
 
@@ -109,16 +96,14 @@ def test_a_lambda_is_not_what_goes_around_a_coroutine_function() -> None:
         callbacks.check_callbacks(True, lead=work)
 
 
-def test_a_coroutine_that_comes_of_a_call_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def exits() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(("call", "said"), [(awaited, "zklock.aio"), (exits, "SystemExit: 3")])
+def test_what_comes_of_a_call_is_logged(
+    call: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.ERROR, "zklock"):
-        callbacks.run(awaited)
-    assert "zklock.aio" in caplog.text
-
-
-def test_an_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def exits() -> None:
-        raise SystemExit(3)
-
-    with caplog.at_level(logging.ERROR, "zklock"):
-        callbacks.run(exits)
-    assert "SystemExit: 3" in caplog.text
+        callbacks.run(call)
+    assert said in caplog.text

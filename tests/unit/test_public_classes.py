@@ -13,52 +13,29 @@ from zklock import aio
 KINDS = ["Lock", "RLock", "ReadLock", "WriteLock", "Semaphore", "LeaderElection", "WorkerPool"]
 CLASSES = [getattr(front, name) for front in (zklock, aio) for name in KINDS]
 
-
-def named(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__name__}"
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=named)
-def test_a_missing_argument_is_reported_by_the_class_that_was_called(cls: type) -> None:
-    with pytest.raises(TypeError, match=rf"^{cls.__name__}\(\) missing a required argument"):
-        cls()
+each_class = pytest.mark.parametrize(
+    "cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__name__}"
+)
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=named)
-def test_so_is_an_option_that_there_is_not(cls: Any) -> None:
-    options = {"limit": 1} if cls.__name__ == "Semaphore" else {}
-    with pytest.raises(TypeError, match=rf"^{cls.__name__}\(\) got an unexpected keyword.*'nope'"):
-        cls(None, "/path", nope=1, **options)
+@each_class
+def test_what_is_called_wrong_is_told_by_the_class_that_was_called(cls: Any) -> None:
+    name, path = cls.__name__, "/path"
+    required = {"limit": 1} if name == "Semaphore" else {}
+    by_name = rf"^{name}\(\) takes client and path by position, and all others by name"
+    for said, given, options in (
+        (rf"^{name}\(\) missing a required argument", (), {}),
+        (rf"^{name}\(\) got an unexpected keyword.*'nope'", (None, path), {"nope": 1}),
+        (f"{by_name}: did you mean identity='host-7'\\?$", (None, path, "host-7"), {}),
+        (f"{by_name}$", (None, path, 7), {}),
+        ("^pass a started KazooClient", (None, path), {}),
+        ("not Connecting: await it first, as in client = await ", (aio.connect("h:1"), path), {}),
+    ):
+        with pytest.raises(TypeError, match=said):
+            cls(*given, **({**required, **options} if given else {}))
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=named)
-def test_an_identity_by_position_is_told(cls: Any) -> None:
-    """So users of kazoo write it."""
-    with pytest.raises(TypeError) as refused:
-        cls(None, "/path", "host-7")
-    assert str(refused.value) == (
-        f"{cls.__name__}() takes client and path by position, and all others by name: "
-        "did you mean identity='host-7'?"
-    )
-    with pytest.raises(TypeError, match=r"all others by name$"):
-        cls(None, "/path", 7)
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=named)
-def test_an_error_about_a_value_is_left_as_it_is(cls: Any) -> None:
-    options = {"limit": 1} if cls.__name__ == "Semaphore" else {}
-    with pytest.raises(TypeError, match=r"^pass a started KazooClient"):
-        cls(None, "/path", **options)
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=named)
-def test_a_client_that_was_not_awaited_is_told_to_be(cls: Any) -> None:
-    options = {"limit": 1} if cls.__name__ == "Semaphore" else {}
-    with pytest.raises(TypeError, match=r"not Connecting: await it first, as in client = await "):
-        cls(zklock.aio.connect("127.0.0.1:1"), "/path", **options)
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=named)
+@each_class
 def test_every_option_is_shown(cls: type) -> None:
     parameters = inspect.signature(cls).parameters
     assert {"client", "path", "identity", "session_timeout", "lease_fraction"} <= set(parameters)
@@ -72,5 +49,5 @@ def test_the_options_of_a_lock_are_those_of_its_parts() -> None:
     assert [*parameters][:4] == ["client", "path", "identity", "timeout"]
     assert [*parameters][-2:] == ["session_timeout", "lease_fraction"]
     assert (
-        inspect.signature(zklock.Semaphore).parameters["limit"].default is inspect.Parameter.empty
+        inspect.signature(zklock.Semaphore).parameters["limit"].default is inspect.Signature.empty
     )

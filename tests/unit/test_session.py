@@ -552,6 +552,47 @@ class TestWatches:
 
 
 class TestConnections:
+    def test_that_are_lost_suspend_and_come_back(self, world: World) -> None:
+        suspended: list[Any] = []
+        grant = world.acquire(on_suspended=suspended.append)
+        world.run(TIMEOUT)
+        world.disconnect()
+        assert suspended == [grant]
+        world.run(BEAT)
+        watches = len(world.requests(Watch))
+        world.connect()
+        world.run(10 * TIMEOUT)
+        assert grant.held
+        assert len(world.requests(Watch)) == watches + 1
+
+    def test_of_an_unanswered_handshake_bound_the_lease(self, world: World) -> None:
+        grant = world.acquire()
+        world.disconnect()
+        world.shell.step(world.session.asked, world.now, True)
+        world.run(TIMEOUT / 6 - 0.01)
+        assert grant.held
+        world.run(0.02)
+        assert grant.lost.is_set()
+
+    def test_may_shorten_the_timeout(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        for timeout in (TIMEOUT / 3, TIMEOUT):
+            world.disconnect()
+            world.connect(timeout)
+            assert world.session.timeout == TIMEOUT / 3
+            assert 0 < grant.remaining() <= LEASE / 3
+        assert caplog.text.count("shortened the session timeout from 12 to 4 s") == 1
+
+    def test_to_another_session_without_a_word_lose_its_grants(self, world: World) -> None:
+        lost: list[Loss] = []
+        grant = world.acquire(on_lost=lost.append)
+        world.disconnect()
+        world.server.expire(grant.session_id)
+        world.client.client_id = None
+        world.connect()
+        assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
+
     def test_to_a_read_only_server_prove_nothing(self, world: World) -> None:
         grant = world.acquire()
         world.run(TIMEOUT)
