@@ -208,7 +208,21 @@ class World:
         self.left -= what in _FAULTS
         if what not in ("bury", "chop", "fell"):
             self.acting = max(self.acting, number + 1)
-        _STEPS[what](self, number)
+        STEPS[what](self, number, self.clients[number % len(self.clients)])
+
+    def give_up(self, number: int) -> None:
+        self.gave_up.add(number)
+        self.attempts[number].cancel()
+
+    def chop(self, number: int) -> None:
+        path = f"{PATH}/{self.server.tree.names(PATH)[number]}"
+        self.chopped.add(path)
+        self.server.delete(path)
+
+    def fell(self) -> None:
+        while self.server.tree.names(PATH):
+            self.chop(0)
+        self.server.delete(PATH)
 
     # What must hold.
 
@@ -269,69 +283,36 @@ class World:
         assert not any(client.attempts for client in self.clients), "an attempt goes on"
 
 
-def _advance(world: World, number: int) -> None:
-    link = world.clients[number].link
-    assert link is not None
-    link.advance(1)
+Act: TypeAlias = Callable[[World, int, Any], object]
 
 
-def _renew(world: World, number: int) -> None:
-    world.clients[number].refusals = 0
-    world.clients[number].renew_lease()
+def _renew(world: World, number: int, client: Client) -> None:
+    client.refusals = 0
+    client.renew_lease()
 
 
-def _release(world: World, number: int) -> None:
-    grant = world.grant(number)
-    assert grant is not None
-    world.clients[number].release(grant)
-
-
-def _give_up(world: World, number: int) -> None:
-    world.gave_up.add(number)
-    world.attempts[number].cancel()
-
-
-def _refuse(world: World, number: int) -> None:
-    world.clients[number].refusals = 1
-
-
-def _chop(world: World, number: int) -> None:
-    path = f"{PATH}/{world.server.tree.names(PATH)[number]}"
-    world.chopped.add(path)
-    world.server.delete(path)
-
-
-def _fell(world: World, number: int) -> None:
-    del number
-    while world.server.tree.names(PATH):
-        _chop(world, 0)
-    world.server.delete(PATH)
-
-
-_FREE: dict[str, Callable[[World, int], object]] = {
-    "serve": lambda world, number: world.clients[number].serve(),
-    "deliver": lambda world, number: world.clients[number].deliver(),
-    "advance": _advance,
-    "reconnect": lambda world, number: world.clients[number].reconnect(lag=EVERYTHING),
-    "hang_up": lambda world, number: world.clients[number].lose_connection(),
-    "job": lambda world, number: world.clients[number].run_job(),
+_FREE: dict[str, Act] = {
+    "serve": lambda world, number, client: client.serve(),
+    "deliver": lambda world, number, client: client.deliver(),
+    "advance": lambda world, number, client: client.link.advance(1),
+    "reconnect": lambda world, number, client: client.reconnect(lag=EVERYTHING),
+    "hang_up": lambda world, number, client: client.lose_connection(),
+    "job": lambda world, number, client: client.run_job(),
     "renew": _renew,
-    "release": _release,
-    "land": lambda world, number: world.clients[number].land(),
-    "bury": lambda world, number: world.server.bury(),
+    "release": lambda world, number, client: client.release(world.attempts[number].result()),
+    "land": lambda world, number, client: client.land(),
+    "bury": lambda world, number, client: world.server.bury(),
 }
-_FAULTS: dict[str, Callable[[World, int], object]] = {
-    "lose": lambda world, number: world.clients[number].lose_connection(),
-    "lose_slow": lambda world, number: world.clients[number].lose_connection(late=True),
-    "expire": lambda world, number: world.server.expire(
-        world.clients[number].session, lingering=True
-    ),
-    "cancel": _give_up,
-    "refuse": _refuse,
-    "chop": _chop,
-    "fell": _fell,
+_FAULTS: dict[str, Act] = {
+    "lose": lambda world, number, client: client.lose_connection(),
+    "lose_slow": lambda world, number, client: client.lose_connection(late=True),
+    "expire": lambda world, number, client: world.server.expire(client.session, lingering=True),
+    "cancel": lambda world, number, client: world.give_up(number),
+    "refuse": lambda world, number, client: setattr(client, "refusals", 1),
+    "chop": lambda world, number, client: world.chop(number),
+    "fell": lambda world, number, client: world.fell(),
 }
-_STEPS = _FREE | _FAULTS
+STEPS = _FREE | _FAULTS
 
 
 # The search.

@@ -6,30 +6,26 @@ of the attempt, and must be found.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-
 import pytest
 
 from tests.fakes import Client
 from tests.unit.bends import Bend, bent
-from tests.unit.explorer import Bounds, Found, explore
+from tests.unit.explorer import STEPS, Bounds, Found, explore
 from zklock._core import attempt
 from zklock._recipes import lock as lock_recipe, steps
 
-B = TypeVar("B")
 
-
-class Seeded(Generic[B]):
+class Seeded:
     """A wrong variant, and what is said of it, within which bounds."""
 
-    def __init__(self, *bends: Bend, found: str, bounds: B) -> None:
+    def __init__(self, *bends: Bend, found: str, bounds: Bounds) -> None:
         self.bends = bends
         self.found = found
         self.bounds = bounds
 
 
 SEARCH = "entry.node = yield from find(entry.path, entry.uuid)"
-SEEDED: dict[str, Seeded[Bounds]] = {
+SEEDED: dict[str, Seeded] = {
     # Three defences, each of which is enough: all are taken away.
     "adopts the node of another session": Seeded(
         Bend(steps, "_find", "node.mine", "True"),
@@ -167,13 +163,6 @@ def test_a_seeded_fault_is_found(name: str) -> None:
         explore(seeded.bounds)
 
 
-FREE = {
-    "serve", "deliver", "advance", "reconnect", "hang_up", "job", "renew", "release", "bury",
-    "land",
-}  # fmt: skip
-STRUCK = {"lose", "lose_slow", "expire", "cancel", "refuse", "chop", "fell"}
-
-
 LENGTHY = pytest.mark.lengthy(
     "the explorer with a fault of two contenders: seconds of a core, for changes of the recipe"
 )
@@ -217,4 +206,4 @@ def test_no_interleaving_breaks_a_promise(bounds: Bounds, states: int) -> None:
 
 
 def test_every_kind_of_step_is_taken() -> None:
-    assert explore(Bounds(1, 1)).taken == FREE | STRUCK
+    assert explore(Bounds(1, 1)).taken == STEPS.keys()
