@@ -501,6 +501,16 @@ class TestWatches:
         assert watched(world).count(leadership.path) == 2  # the second one, as a waiter's
         assert not any(attempt.done for attempt in waiting)
 
+    def test_bring_a_leader_a_request_at_once(self, world: World) -> None:
+        asked: list[Any] = []
+        leadership = lead(world, on_release_requested=asked.append)
+        world.run(2 * TIMEOUT)
+        for count in (1, 2):
+            note(world, leadership)
+            assert asked == [leadership]
+            assert watched(world).count(PATH) == 1 + count
+            world.run(2 * TIMEOUT)
+
     def test_of_a_leader_are_renewed_once_a_heartbeat_at_most(self, world: World) -> None:
         """However often others write there; and each write is read."""
         asked: list[Any] = []
