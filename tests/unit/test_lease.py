@@ -90,19 +90,23 @@ def test_the_lease_ends_before_the_leader_can_expire_the_session(
     assert lease.end <= rate * expiry + 1e-9
 
 
-def test_a_lease_after_an_idle_time_has_room_for_a_slow_clock() -> None:
-    """The leader heard of the client's last request at once, and of none since."""
+@pytest.mark.parametrize(
+    ("connected", "sent", "end"),
+    [
+        (0.0, 0.9 * TIMEOUT, (1 - DRIFT) * TIMEOUT),
+        (50.0, 50.0 + 0.4 * TIMEOUT, 50.0 + (1 - DRIFT) * TIMEOUT),
+        (50.0, 50.1, 50.1 + 2 / 3 * TIMEOUT),
+    ],
+    ids=["the leader has heard nothing since", "a slow handshake", "a new connection"],
+)
+def test_a_lease_after_an_idle_time_has_room_for_a_slow_clock(
+    connected: float, sent: float, end: float
+) -> None:
+    """A connection goes through the leader."""
     lease = Lease(TIMEOUT)
-    lease.connected(0.0)
-    lease.proved(0.9 * TIMEOUT)
-    assert lease.end == (1 - DRIFT) * TIMEOUT
-
-
-def test_a_lease_after_a_slow_handshake_has_room_for_a_slow_clock() -> None:
-    lease = Lease(TIMEOUT)
-    lease.connected(50.0)
-    lease.proved(50.0 + 0.4 * TIMEOUT)
-    assert lease.end == 50.0 + (1 - DRIFT) * TIMEOUT
+    lease.connected(connected)
+    lease.proved(sent)
+    assert lease.end == end
 
 
 def test_heartbeats_that_are_answered_at_once_give_all_but_the_whole_fraction() -> None:
@@ -136,13 +140,6 @@ def test_a_proof_after_an_idle_time_is_worth_less() -> None:
     assert lease.end == pings[0] + (1 - DRIFT) * TIMEOUT < expiry < sent + 2 / 3 * TIMEOUT
 
 
-def test_a_new_connection_goes_through_the_leader() -> None:
-    lease = Lease(TIMEOUT)
-    lease.connected(50.0)
-    lease.proved(50.1)
-    assert lease.end == 50.1 + 2 / 3 * TIMEOUT
-
-
 def test_touches_of_an_earlier_connection_count_for_nothing() -> None:
     lease = Lease(TIMEOUT)
     lease.connected(0.0)
@@ -160,13 +157,6 @@ def test_a_late_answer_takes_nothing_back() -> None:
     end = lease.end
     lease.proved(0.1)
     assert lease.end == end
-
-
-def test_without_a_proof_there_is_no_lease() -> None:
-    lease = Lease(TIMEOUT)
-    lease.connected(0.0)
-    lease.touched(1.0, 1.1)
-    assert lease.end == -math.inf
 
 
 @given(st.floats(0.0001, 1.0))
