@@ -50,7 +50,7 @@ class World(contending.World):
     def entry(self, limit: int | None = 2, permits: int = 1, **terms: Any) -> Any:
         terms = {"root": ROOT, "new_uuid": self.new_uuid, "limit": limit, **terms}
         kind = names.Kind.EXCLUSIVE
-        return semaphore.PermitEntry(LOCKS, b"me", kind, permits=permits, **terms)
+        return semaphore.PermitEntry(semaphore.locks(ROOT), b"me", kind, permits=permits, **terms)
 
     @property
     def leases(self) -> list[str]:
@@ -242,6 +242,14 @@ def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) ->
     assert (world.queue, world.leases) == ([], [])
 
 
+def test_a_holder_that_waits_for_one_more_permit_still_holds(world: World) -> None:
+    held, more = world.granted(limit=1), world.start(limit=1)
+    world.settle()
+    shown = world.ask(semaphore.contenders(ROOT), 2)
+    assert [(one.path, one.holds) for one in shown] == [(held.path, True), (more.entry.node, False)]
+    assert world.ask(semaphore.holder(ROOT), 2) == shown[0]
+
+
 def test_a_permit_beyond_the_limit_is_held_or_being_gathered() -> None:
     def one(who: str, number: int, path: str) -> queries.Contender:
         return queries.Contender(who, number, FencingToken(1, number), number, path, holds=False)
@@ -368,9 +376,9 @@ OTHERS: Table = {
         partial(semaphore.set_limit, ROOT, 2),
         [READS, (OTHER,), ZkLockError],
     ),
-    "a limit whose path cannot be made": (
+    "a limit whose path cannot be looked at": (
         partial(semaphore.set_limit, ROOT, 2),
-        [READS, (MISSING,), NO_LIMIT, (None, OTHER, MISSING), ZkLockError],
+        [READS, (MISSING,), NO_LIMIT, (None, None, OTHER), ZkLockError],
     ),
     "a limit that cannot be read": (
         partial(semaphore.limit_of, ROOT),
