@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -58,15 +59,9 @@ class TestSteps:
             assert len(inside) == 1
             inside.pop()
 
-        def calls() -> None:
-            for _ in range(200):
-                handler.step(call)
-
-        threads = [threading.Thread(target=calls) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SOON)
+        with ThreadPoolExecutor(4) as threads:
+            for done in [threads.submit(handler.step, call) for _ in range(800)]:
+                done.result(SOON)
 
     def test_an_exception_costs_the_connection_and_no_grant(self, client: Any) -> None:
         handler = client.handler

@@ -27,24 +27,26 @@ def touch(heart: Heartbeat, now: float) -> None:
     assert not beat.proves
 
 
+@pytest.fixture
+def heart() -> Heartbeat:
+    return Heartbeat()
+
+
 def due(heart: Heartbeat, now: float, *, held: bool = True) -> float:
     return heart.due(now, T, held=held)
 
 
 class TestWhen:
-    def test_ten_times_per_timeout(self) -> None:
-        heart = Heartbeat()
+    def test_ten_times_per_timeout(self, heart: Heartbeat) -> None:
         assert beat(heart, 100.0) == 0
         assert beat(heart, 103.9) is None
         assert due(heart, 103.9) == 104.0
         assert beat(heart, 104.0) == 1
 
-    def test_on_schedule_although_one_is_under_way(self) -> None:
-        heart = Heartbeat()
+    def test_on_schedule_although_one_is_under_way(self, heart: Heartbeat) -> None:
         assert [beat(heart, at) for at in (100.0, 104.0, 108.0)] == [0, 1, 2]
 
-    def test_hurried_while_answers_are_late(self) -> None:
-        heart = Heartbeat()
+    def test_hurried_while_answers_are_late(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
         beat(heart, 104.0)
         assert due(heart, 107.9) == 108.0
@@ -56,21 +58,18 @@ class TestWhen:
         heart.answered(1, 109.5, T)
         assert due(heart, 109.5) == 113.0
 
-    def test_not_hurried_for_those_who_only_wait(self) -> None:
-        heart = Heartbeat()
+    def test_not_hurried_for_those_who_only_wait(self, heart: Heartbeat) -> None:
         beat(heart, 100.0, held=False)
         beat(heart, 108.0, held=False)
         assert due(heart, 108.0, held=False) == 112.0
 
-    def test_a_limited_number_at_a_time(self) -> None:
-        heart = Heartbeat()
+    def test_a_limited_number_at_a_time(self, heart: Heartbeat) -> None:
         times = [100.0 + 10 * number for number in range(MOST + 3)]
         assert [beat(heart, at) for at in times] == [*range(MOST), None, None, None]
         heart.answered(0, 500.0, T)
         assert beat(heart, 500.0) == MOST
 
-    def test_soon_does_not_pile_up(self) -> None:
-        heart = Heartbeat()
+    def test_soon_does_not_pile_up(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
         heart.soon()
         assert beat(heart, 101.0) is None
@@ -79,14 +78,12 @@ class TestWhen:
         assert due(heart, 102.0) == -math.inf
         assert beat(heart, 102.0) == 1
 
-    def test_what_cannot_be_sent_waits_for_the_next_time(self) -> None:
-        heart = Heartbeat()
+    def test_what_cannot_be_sent_waits_for_the_next_time(self, heart: Heartbeat) -> None:
         assert beat(heart, 100.0, sends=False) is None
         assert due(heart, 100.0) == 104.0
         assert beat(heart, 104.0) == 0
 
-    def test_soon_waits_for_no_touch(self) -> None:
-        heart = Heartbeat()
+    def test_soon_waits_for_no_touch(self, heart: Heartbeat) -> None:
         touch(heart, 100.0)
         heart.soon()
         assert due(heart, 101.0) == -math.inf
@@ -96,8 +93,7 @@ class TestWhen:
         heart.answered(1, 103.0, T)
         assert beat(heart, 103.0) == 2
 
-    def test_a_proof_that_is_forgotten_is_not_waited_for(self) -> None:
-        heart = Heartbeat()
+    def test_a_proof_that_is_forgotten_is_not_waited_for(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
         heart.forget()
         heart.soon()
@@ -107,8 +103,7 @@ class TestWhen:
 
 
 class TestLate:
-    def test_the_oldest_one_counts(self) -> None:
-        heart = Heartbeat()
+    def test_the_oldest_one_counts(self, heart: Heartbeat) -> None:
         for at in (100.0, 104.0, 108.0):
             beat(heart, at)
         assert not heart.hung(113.3, T)
@@ -117,15 +112,13 @@ class TestLate:
         assert not heart.hung(117.3, T)
         assert heart.hung(117.4, T)
 
-    def test_the_thread_is_there_when_it_counts_as_hung(self) -> None:
-        heart = Heartbeat()
+    def test_the_thread_is_there_when_it_counts_as_hung(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
         beat(heart, 113.0)
         assert heart.hung(due(heart, 113.0), T)
         assert due(heart, 113.0) == pytest.approx(100.0 + T / 3)
 
-    def test_of_a_connection_that_is_over_is_forgotten(self) -> None:
-        heart = Heartbeat()
+    def test_of_a_connection_that_is_over_is_forgotten(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
         heart.forget()
         assert not heart.hung(1000.0, T)
@@ -134,8 +127,7 @@ class TestLate:
         assert number == 1
         assert heart.hung(1014.0, T)
 
-    def test_is_told_once_until_an_answer_is_prompt(self) -> None:
-        heart = Heartbeat()
+    def test_is_told_once_until_an_answer_is_prompt(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
         assert not heart.falls_behind(107.0, T)
         assert heart.falls_behind(108.0, T)
@@ -150,9 +142,8 @@ class TestLate:
         beat(heart, 130.0)
         assert heart.falls_behind(138.0, T)
 
-    def test_from_the_moment_that_the_page_names(self) -> None:
+    def test_from_the_moment_that_the_page_names(self, heart: Heartbeat) -> None:
         """Late: a fifth of the timeout or more. Prompt: less than the time between two."""
-        heart = Heartbeat()
         beat(heart, 100.0)
         heart.answered(0, 100.0 + T / 5, T)
         assert heart.falls_behind(108.0, T)
@@ -162,12 +153,10 @@ class TestLate:
         assert not heart.falls_behind(120.0, T), "no answer was prompt since it was told"
 
     @pytest.mark.parametrize("timeout", [T, 2.0])
-    def test_nothing_is_late_before_an_answer_was(self, timeout: float) -> None:
-        assert not Heartbeat().falls_behind(0.0, timeout)
-
-    @pytest.mark.parametrize("timeout", [T, 2.0])
-    def test_a_late_answer_says_nothing_of_the_next_connection(self, timeout: float) -> None:
-        heart = Heartbeat()
+    def test_a_late_answer_says_nothing_of_the_next_connection(
+        self, heart: Heartbeat, timeout: float
+    ) -> None:
+        assert not heart.falls_behind(0.0, timeout), "there was none yet"
         beat = heart.take(100.0, timeout, sends=True, held=True, proves=True)
         assert beat is not None
         heart.answered(beat.number, 100.0 + timeout / 4, timeout)

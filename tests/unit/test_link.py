@@ -73,6 +73,11 @@ class Stream(Link):
         return [codec.ASKED.unpack(frame)[0][0] for frame in frames]
 
 
+@pytest.fixture
+def link() -> Stream:
+    return Stream()
+
+
 def answer(xid: int, op: Op = Op.SYNC, body: Any = ("/app/a",), zxid: int = 5) -> bytes:
     return messages.frame(Answer(xid, zxid, 0, op, body))
 
@@ -129,8 +134,7 @@ def test_a_stream_may_be_cut_after_any_byte() -> None:
     assert told(link) == told(whole)
 
 
-def test_numbers_go_on_after_a_cut_and_begin_again_after_the_last() -> None:
-    link = Stream()
+def test_numbers_go_on_after_a_cut_and_begin_again_after_the_last(link: Stream) -> None:
     assert link.send(Sync("/a"), Sync("/a")) == [FIRST, FIRST + 1]
     link.cut()
     link.opened()
@@ -179,8 +183,7 @@ def test_a_handshake_tells_of_a_server_that_only_reads(flag: bool | None) -> Non
     assert link.rider.told == [(0, 0, bool(flag))]
 
 
-def test_an_answer_that_is_malformed_fails_its_request_alone() -> None:
-    link = Stream()
+def test_an_answer_that_is_malformed_fails_its_request_alone(link: Stream) -> None:
     one, two = link.send(Read("/a"), Sync("/a"))
     link.hear(answer(one, Op.SYNC, ("",)) + answer(two))
     ((failed, done),) = link.results
@@ -188,8 +191,7 @@ def test_an_answer_that_is_malformed_fails_its_request_alone() -> None:
     assert (failed.why, done) == (Failure.OTHER, None)
 
 
-def test_what_no_server_would_read_fails_and_is_not_sent() -> None:
-    link = Stream()
+def test_what_no_server_would_read_fails_and_is_not_sent(link: Stream) -> None:
     (xid,) = link.send(Write("/a", bytes(2**21)), Sync("/a"))
     link.hear(answer(xid))
     ((failed, done),) = link.results
@@ -198,8 +200,7 @@ def test_what_no_server_would_read_fails_and_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("xid", [1, FIRST])
-def test_an_error_that_kazoo_does_not_know_is_told(xid: int) -> None:
-    link = Stream()
+def test_an_error_that_kazoo_does_not_know_is_told(link: Stream, xid: int) -> None:
     link.pass_on(get("/a"))
     link.send(Sync("/a"))
     link.hear(messages.frame(Answer(xid, 5, -4321)))
@@ -208,8 +209,7 @@ def test_an_error_that_kazoo_does_not_know_is_told(xid: int) -> None:
     assert len(link.results) == (xid == FIRST)
 
 
-def test_answers_to_credentials_are_held_back_until_they_are_due() -> None:
-    link = Stream()
+def test_answers_to_credentials_are_held_back_until_they_are_due(link: Stream) -> None:
     for frame in (get("/a", 1), auth(AUTH_XID), get("/b", 2), auth(AUTH_XID)):
         link.pass_on(frame)
     first, second = messages.frame(Answer(AUTH_XID, 0, 0)), messages.frame(Answer(AUTH_XID, 0, 0))
@@ -223,8 +223,7 @@ def test_answers_to_credentials_are_held_back_until_they_are_due() -> None:
 
 
 @pytest.mark.parametrize("kazoos", [True, False])
-def test_an_event_reaches_kazoo_if_it_watches(kazoos: bool) -> None:
-    link = Stream()
+def test_an_event_reaches_kazoo_if_it_watches(link: Stream, kazoos: bool) -> None:
     if kazoos:
         link.pass_on(get("/app/a"))
     event = messages.frame(WatchEvent(EventKind.DELETED, "/app/a"))
@@ -237,8 +236,9 @@ def test_an_event_reaches_kazoo_if_it_watches(kazoos: bool) -> None:
 
 
 @pytest.mark.parametrize("opcode", [101, 105, 106])
-def test_kazoo_hears_all_events_once_it_watches_in_a_way_that_is_not_known(opcode: int) -> None:
-    link = Stream()
+def test_kazoo_hears_all_events_once_it_watches_in_a_way_that_is_not_known(
+    link: Stream, opcode: int
+) -> None:
     link.pass_on(struct.pack(">iiii", 12, 1, opcode, 0))
     event = messages.frame(WatchEvent(EventKind.DELETED, "/app/a"))
     for _ in range(2):
@@ -246,16 +246,14 @@ def test_kazoo_hears_all_events_once_it_watches_in_a_way_that_is_not_known(opcod
     assert list(link.inbox) == [event] * 2
 
 
-def test_the_events_of_the_chroot_and_of_the_session() -> None:
-    link = Stream()
+def test_the_events_of_the_chroot_and_of_the_session(link: Stream) -> None:
     for path in ("/app", ""):
         link.hear(messages.frame(WatchEvent(EventKind.DELETED, path)))
     assert link.rider.told == [(2, "/"), (2, "/")]
 
 
 @pytest.mark.parametrize("xid", [FIRST, 1, -2])
-def test_an_older_transaction_breaks_the_stream(xid: int) -> None:
-    link = Stream()
+def test_an_older_transaction_breaks_the_stream(link: Stream, xid: int) -> None:
     link.send(Sync("/a"), Sync("/a"))
     link.hear(answer(FIRST, zxid=9))
     assert link.seen == 9
@@ -265,8 +263,7 @@ def test_an_older_transaction_breaks_the_stream(xid: int) -> None:
     assert link.rider.told[-1] == ("back", 8)
 
 
-def test_a_cut_drops_all_that_is_due_and_nothing_goes_out_behind_the_end() -> None:
-    link = Stream()
+def test_a_cut_drops_all_that_is_due_and_nothing_goes_out_behind_the_end(link: Stream) -> None:
     link.send(Sync("/a"))
     link.pass_on(get("/app/a"))
     link.cut()
