@@ -146,7 +146,7 @@ class Shell:
 
 
 class Noting(Link):
-    """A link that notes what is asked, and may be struck as it asks."""
+    """A link that notes what is asked."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.session)
@@ -156,11 +156,6 @@ class Noting(Link):
         world = self._world
         world.sent += [(world.now, request) for request in flight.requests[:most]]
         super().ask(codec, flight, most)
-        if world.strike_in is not None and most:
-            world.strike_in -= 1
-            if world.strike_in < 0:
-                world.strike_in = None
-                raise KeyboardInterrupt
 
 
 class Server:
@@ -225,16 +220,12 @@ class Server:
 
 
 class World:
-    """One session and all that it runs on. ``latency`` is how long an answer takes, in seconds.
-
-    ``strike_in``: so many sendings go well, and an interrupt strikes the next one.
-    """
+    """One session and all that it runs on. ``latency``: how long an answer takes, in seconds."""
 
     def __init__(self, *, timeout: float = TIMEOUT, acl: Any = None, chroot: str = "") -> None:
         self.now = 1000.0
         self.latency = 0.0
         self.timeout = timeout
-        self.strike_in: int | None = None
         self.sent: list[tuple[float, Request]] = []
         self.callbacks: list[tuple[float, Callable[[], object]]] = []
         self._numbers = count(1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -62,14 +61,14 @@ def waits_for_a_while(world: World) -> Attempt[Any]:
     return waits(world)
 
 
-REACHED: dict[Stage, list[Callable[[World], Attempt[Any]]]] = {
-    Stage.NEW: [new],
-    Stage.UNSENT: [unsent],
-    Stage.SENT: [sent, sent_behind_the_missing_path],
-    Stage.WAIT: [waits_for_a_while],
-    Stage.CLAIM: [claims],
-}
-WAYS = [(stage, way) for stage, ways in REACHED.items() for way in ways]
+WAYS: list[tuple[Stage, Callable[[World], Attempt[Any]]]] = [
+    (Stage.NEW, new),
+    (Stage.UNSENT, unsent),
+    (Stage.SENT, sent),
+    (Stage.SENT, sent_behind_the_missing_path),
+    (Stage.WAIT, waits_for_a_while),
+    (Stage.CLAIM, claims),
+]
 
 
 @pytest.fixture(params=WAYS, ids=[way.__name__ for _, way in WAYS])
@@ -151,8 +150,8 @@ def test_at_the_end_of_the_client_it_is_told(reached: Reached) -> None:
     assert not world.session.in_use
 
 
-def tear(world: World) -> None:
-    """Have an interrupt strike in a step that concerns no attempt."""
+def test_a_torn_step_of_others_is_a_cut(reached: Reached) -> None:
+    world, attempt = reached
 
     def struck() -> None:
         raise KeyboardInterrupt
@@ -160,71 +159,9 @@ def tear(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):
         world.shell.step(struck)
     assert world.shell.torn
-
-
-def test_a_torn_step_of_others_is_a_cut(reached: Reached) -> None:
-    world, attempt = reached
-    tear(world)
     world.run(BEAT)
     assert not world.session.connected
     goes_on(world, attempt)
-
-
-def reconnect(world: World) -> None:
-    world.run(BEAT)
-    if not world.session.connected:
-        world.connect()
-
-
-def through(world: World, *acts: Callable[[], object]) -> int:
-    """Act, and go on behind each interrupt, connected anew; return how many struck."""
-    struck = 0
-    every: list[Callable[[], object]] = [*acts, *[partial(reconnect, world)] * 40]
-    for act in every:
-        try:
-            act()
-        except KeyboardInterrupt:
-            struck += 1
-    return struck
-
-
-def strike(way: Callable[[World], Attempt[Any]], number: int, given_up: bool) -> int:
-    """Have an interrupt strike in the sending of this number; return whether it did."""
-    world = connected()
-    attempts: list[Attempt[Any]] = []
-    make = world.session.attempt
-
-    def noted(*what: Any, **options: Any) -> Attempt[Any]:
-        attempts.append(make(*what, **options))
-        return attempts[-1]
-
-    world.session.attempt = noted  # type: ignore[method-assign]
-    world.strike_in = number
-
-    def give_up() -> None:
-        if given_up:
-            attempts[0].cancel()
-
-    struck = through(world, lambda: way(world), give_up)
-    world.strike_in = None
-    through(world)
-    if not given_up or attempts[0].made:
-        grant = attempts[0].result()
-        assert grant.held
-        assert world.server.names() == [grant.path.rpartition("/")[2]]
-        grant.abandon()
-    leaves_nothing(world)
-    return struck
-
-
-@pytest.mark.parametrize("way", [unsent, sent, sent_behind_the_missing_path, waits_for_a_while])
-@pytest.mark.parametrize("given_up", [False, True])
-def test_struck_at_any_sending_it_leaves_one_contender_or_none(
-    way: Callable[[World], Attempt[Any]], given_up: bool
-) -> None:
-    strikes = sum(strike(way, number, given_up) for number in range(30))
-    # What is given up before a connection sends nothing.
-    assert (strikes > 0) is not (given_up and way is unsent)
 
 
 def test_a_listing_is_shared_by_all_who_asked_before_it_was_sent() -> None:

@@ -244,6 +244,16 @@ class TestHeartbeats:
             with pytest.raises(AccessDenied):
                 attempt.result()
 
+    def test_that_acls_deny_later_let_the_lease_lapse(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        grant = world.acquire()
+        world.run(TIMEOUT)
+        world.server.deny(grant.path)
+        world.run(LEASE + BEAT)
+        assert grant.lost.is_set()
+        assert "ACLs refuse the heartbeats" in caplog.text
+
 
 class TestRest:
     """What a session does that holds nothing, while its contenders wait."""
@@ -656,6 +666,12 @@ class TestChanges:
         one.abandon()
         assert world.session.grants("/one") == []
         assert world.session.grants("/two") == [two]
+
+    def test_by_a_fork_lose_everything(self, world: World) -> None:
+        grant = world.acquire()
+        world.shell.forked = True
+        assert not grant.held
+        assert grant.lost.is_set()
 
     def test_are_asked_of_a_quorum(self, world: World) -> None:
         grant = world.acquire()
