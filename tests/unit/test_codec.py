@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from kazoo.exceptions import APIError, NoNodeError
 from kazoo.protocol import serialization as kazoo
-from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl, make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from tests.modes import examples
 from zklock._core import wire
@@ -209,38 +209,6 @@ def test_an_empty_text_is_not_null() -> None:
         Record(codec.TEXT).unpack(b"\xff" * 4)
     with pytest.raises(Malformed):
         Record(codec.BUFFER).unpack(b"\xff\xff\xff\xfe")
-
-
-KAZOOS: dict[int, Any] = {
-    kind.type: kind  # type: ignore[attr-defined]
-    for kind in vars(kazoo).values()
-    if isinstance(kind, type) and isinstance(getattr(kind, "type", None), int)
-}
-COMPARED = sorted(op for op in KAZOOS if op <= Op.CREATE2 and op != Op.MULTI)
-
-
-def to_kazoo(record: Record, values: tuple[Any, ...]) -> list[Any]:
-    """Return the values with kazoo's ACLs."""
-    return [
-        [ACL(each.perms, Id(each.scheme or None, each.id or None)) for each in value]
-        if field is codec.ACLS
-        else value
-        for field, value in zip(record.fields, values, strict=True)
-    ]
-
-
-@some
-@given(chosen=st.data())
-@pytest.mark.parametrize("op", COMPARED, ids=lambda op: Op(op).title)
-def test_kazoo_writes_and_reads_the_same(op: int, chosen: st.DataObject) -> None:
-    kind, record = KAZOOS[op], REQUESTS[op]
-    values = chosen.draw(values_of(record))
-    assert kind(*to_kazoo(record, values)).serialize() == record.pack(values)
-    record = REPLIES[op]
-    if record.fields:
-        values = chosen.draw(values_of(record))
-        got = kind.deserialize(record.pack(values), 0)
-        assert (list(got) if len(values) > 1 else [got]) == to_kazoo(record, values)
 
 
 OPERATIONS_OF: dict[int, Any] = {

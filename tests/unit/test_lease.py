@@ -179,17 +179,13 @@ class TestTimeoutsThatChange:
         assert lease.end == sent + 2 / 3 * timeout
         return lease
 
-    def test_a_shorter_one_counts_at_once_for_what_was_proved(self) -> None:
-        lease = self.proved(50.0)
-        lease.negotiated(3.0)
+    @pytest.mark.parametrize(("first", "then"), [(TIMEOUT, 3.0), (3.0, TIMEOUT)])
+    def test_a_shorter_one_counts_at_once_and_a_longer_one_never(
+        self, first: float, then: float
+    ) -> None:
+        lease = self.proved(50.0, first)
+        lease.negotiated(then)
         assert lease.end == 50.0 + 2 / 3 * 3.0
-        lease.connected(51.0)
-        lease.proved(51.5)
-        assert (lease.timeout, lease.end) == (3.0, 51.5 + 2 / 3 * 3.0)
-
-    def test_a_longer_one_never_counts(self) -> None:
-        lease = self.proved(50.0, 3.0)
-        lease.negotiated(10.0)
         lease.connected(51.0)
         lease.proved(51.5)
         assert (lease.timeout, lease.end) == (3.0, 51.5 + 2 / 3 * 3.0)

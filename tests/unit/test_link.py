@@ -222,34 +222,25 @@ def test_answers_to_credentials_are_held_back_until_they_are_due(link: Stream) -
     assert list(link.inbox) == [one, first, two, second]
 
 
-@pytest.mark.parametrize("kazoos", [True, False])
-def test_an_event_reaches_kazoo_if_it_watches(link: Stream, kazoos: bool) -> None:
-    if kazoos:
-        link.pass_on(get("/app/a"))
-    event = messages.frame(WatchEvent(EventKind.DELETED, "/app/a"))
-    link.hear(event)
-    assert list(link.inbox) == [event] * kazoos
-    link.inbox.clear()
-    link.hear(event)  # kazoo's watch has fired; ours may be another one
-    assert not link.inbox
-    assert link.rider.told == [(2, "/a")] * 2
-
-
-@pytest.mark.parametrize("opcode", [101, 105, 106])
-def test_kazoo_hears_all_events_once_it_watches_in_a_way_that_is_not_known(
-    link: Stream, opcode: int
+@pytest.mark.parametrize(
+    ("asked", "path", "heard", "told"),
+    [
+        (get("/app/a"), "/app/a", 1, "/a"),  # kazoo's watch has fired; ours may be another one
+        (PING, "/app/a", 0, "/a"),
+        *((struct.pack(">iiii", 12, 1, op, 0), "/app/a", 2, "/a") for op in (101, 105, 106)),
+        (PING, "/app", 0, "/"),
+        (PING, "", 0, "/"),  # of the session
+    ],
+)
+def test_an_event_reaches_kazoo_if_it_watches_or_does_so_in_a_way_that_is_not_known(
+    link: Stream, asked: bytes, path: str, heard: int, told: str
 ) -> None:
-    link.pass_on(struct.pack(">iiii", 12, 1, opcode, 0))
-    event = messages.frame(WatchEvent(EventKind.DELETED, "/app/a"))
-    for _ in range(2):
+    link.pass_on(asked)
+    event = messages.frame(WatchEvent(EventKind.DELETED, path))
+    for number in (1, 2):
         link.hear(event)
-    assert list(link.inbox) == [event] * 2
-
-
-def test_the_events_of_the_chroot_and_of_the_session(link: Stream) -> None:
-    for path in ("/app", ""):
-        link.hear(messages.frame(WatchEvent(EventKind.DELETED, path)))
-    assert link.rider.told == [(2, "/"), (2, "/")]
+        assert list(link.inbox) == [event] * min(heard, number)
+    assert link.rider.told == [(2, told)] * 2
 
 
 @pytest.mark.parametrize("xid", [FIRST, 1, -2])
