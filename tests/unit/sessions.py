@@ -54,7 +54,6 @@ class Shell:
         self.client = world.client
         self.forked = False
         self.behind = False  # whether the user has queued requests in kazoo
-        self.drops = 0
         self.torn = False
         self._inside = False
 
@@ -90,7 +89,6 @@ class Shell:
         """``World.run`` asks for it."""
 
     def drop(self) -> None:
-        self.drops += 1
         self._world.lose()
 
     def is_behind(self) -> bool:
