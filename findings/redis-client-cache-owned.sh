@@ -91,7 +91,8 @@ def holder(name, **options):
     said = []
     for broken in (False, True):
         network = Network()
-        client = redis.Redis(port=network.port, protocol=3, socket_timeout=1, retry=Retry(NoBackoff(), 0), **options)
+        options |= {"protocol": 3, "socket_timeout": 1, "retry": Retry(NoBackoff(), 0)}
+        client = redis.Redis(port=network.port, **options)
         lock = client.lock(name, timeout=LEASE)
         lock.acquire()
         said.append(asked(lock))
@@ -106,7 +107,7 @@ def holder(name, **options):
 
 seen = {"plain": holder("plain"), "cached": holder("cached", cache_config=CacheConfig())}
 for client, (mine, lost, mine_again, lost_in_break) in seen.items():
-    print(f"{client}: owned() in the lease: {mine}, {mine_again}; another has it: {lost}; and it is cut: {lost_in_break}")
+    print(f"{client}: owned() in the lease: {mine}, {mine_again}; another has it: {lost}; after a cut: {lost_in_break}")
 expected = {"plain": [True, False, True, "TimeoutError"], "cached": [True, False, True, True]}
 sys.exit(None if seen == expected else "the behaviour has changed")
 PYTHON
