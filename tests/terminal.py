@@ -12,7 +12,6 @@ import subprocess
 import termios
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 ROWS, COLUMNS = 24, 80
@@ -40,12 +39,7 @@ class Terminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
@@ -53,11 +47,12 @@ class Terminal:
         if not self._gone:
             self.hang_up()
 
-    def expect(self, pattern: str, seconds: float) -> None:
-        """Wait until something like this has been shown."""
+    def expect(self, pattern: str, seconds: float, after: int = 0) -> int:
+        """Wait until something like this has been shown, and return where it ends."""
         deadline = time.monotonic() + seconds
-        while not re.search(pattern, self.shown):
+        while (found := re.compile(pattern).search(self.shown, after)) is None:
             assert self._read(deadline), f"no {pattern!r}: {self.shown}"
+        return found.end()
 
     def hang_up(self) -> None:
         """Take the terminal away: it controls no session, so no signal tells that."""

@@ -22,6 +22,7 @@ import zklock
 from tests import modes, trace
 from tests.contract import lacking
 from tests.contract.fronts import FRONTS, Loop, Place, Threads, on_loop
+from tests.contract.scenes import Stage
 from tests.contract.secure import Authority, secure_server
 from tests.contract.simulated import SIMULATED, FlowingClock, flowing
 from tests.contract.support import SOON, boottime, descriptors, kazoo_client
@@ -304,6 +305,19 @@ def zk(zklock_hosts: str) -> Iterator[Commands]:
     commands = Commands(zklock_hosts)
     yield commands
     commands.close()
+
+
+@pytest.fixture
+def patient(zklock_connect: Callable[..., Any]) -> Any:
+    """A client whose session outlives commands that are slow to start."""
+    return zklock_connect(timeout=30.0)
+
+
+@pytest.fixture
+def stage(zklock_path: str, zklock_connect: Callable[..., Any]) -> Iterator[Stage]:
+    """Contenders for commands to look at."""
+    with contextlib.ExitStack() as stack:
+        yield Stage(zklock_path, partial(zklock_connect, timeout=30.0), stack)
 
 
 @pytest.fixture(params=FRONTS, ids=lambda front: front.name)

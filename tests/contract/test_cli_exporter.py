@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from kazoo.client import KazooClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,12 +22,6 @@ from zklock.testing import wait_for
 from zklock.testing.proxy import FaultProxy
 
 Samples = dict[str, dict[str, float]]
-
-
-@pytest.fixture
-def one(zklock_connect: Callable[..., Any]) -> KazooClient:
-    """A client whose session outlives commands that are slow to start."""
-    return zklock_connect(timeout=30.0)
 
 
 def serves(process: subprocess.Popen[str]) -> str:
@@ -52,17 +45,17 @@ def scrape(address: str) -> Samples:
     return found
 
 
-def test_what_changes_is_served(zk: Commands, one: KazooClient, zklock_path: str) -> None:
+def test_what_changes_is_served(zk: Commands, patient: KazooClient, zklock_path: str) -> None:
     path = f"{zklock_path}/a"
     exporter = zk.start("exporter", "--listen", "127.0.0.1:0", "--interval", "0.1", zklock_path)
     address = serves(exporter)
     assert scrape(address)["zklock_up"] == {"": 1}
     assert "zklock_holders" not in scrape(address)
-    lock = zklock.Lock(one, path, identity="a")
+    lock = zklock.Lock(patient, path, identity="a")
     grant = lock.acquire()
     assert grant is not None
     waiting = run(lock.acquire)
-    queued(one, path, 2)
+    queued(patient, path, 2)
     wait_for(lambda: scrape(address).get("zklock_waiting") == {path: 1}, SOON)
     assert scrape(address)["zklock_holders"] == {path: 1}
     assert scrape(address)["zklock_sessions"] == {"": 1}
@@ -77,10 +70,10 @@ def test_what_changes_is_served(zk: Commands, one: KazooClient, zklock_path: str
 
 
 def test_without_zookeeper_it_goes_on_and_says_so(
-    zk: Commands, one: KazooClient, zklock_path: str, zklock_proxy: FaultProxy
+    zk: Commands, patient: KazooClient, zklock_path: str, zklock_proxy: FaultProxy
 ) -> None:
     path = f"{zklock_path}/a"
-    with zklock.Lock(one, path, identity="a"):
+    with zklock.Lock(patient, path, identity="a"):
         arguments = ("--hosts", zklock_proxy.hosts, "--session-timeout", "2", zklock_path)
         exporter = zk.start("exporter", "--listen", "127.0.0.1:0", *arguments)
         address = serves(exporter)
@@ -108,38 +101,38 @@ def test_an_address_in_use(zk: Commands, zklock_path: str) -> None:
 
 
 def test_the_follower_agrees_with_a_fresh_look_whatever_happens(
-    one: KazooClient, zklock_connect: Callable[..., Any], zklock_path: str
+    patient: KazooClient, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
     follower = Reader(zklock_connect(timeout=30.0), zklock_path, follow=True)
 
     def agrees() -> bool:
         while follower.refresh(0.1):
             pass
-        fresh = Reader(one, zklock_path)
+        fresh = Reader(patient, zklock_path)
         return picture(follower.facts) == fresh.read() and follower.missing == fresh.missing
 
     assert follower.read().locks == []
     assert follower.missing
     a, deep = f"{zklock_path}/a", f"{zklock_path}/deep/er"
-    with zklock.Lock(one, a), zklock.Lock(one, deep):
+    with zklock.Lock(patient, a), zklock.Lock(patient, deep):
         wait_for(agrees, SOON)
         assert [lock.path for lock in picture(follower.facts).locks] == [a, deep]
     wait_for(agrees, SOON)
-    one.delete(deep)
+    patient.delete(deep)
     wait_for(agrees, SOON)
-    with zklock.Lock(one, deep):
+    with zklock.Lock(patient, deep):
         wait_for(agrees, SOON)
-    semaphore = zklock.Semaphore(one, f"{zklock_path}/permits", limit=1)
+    semaphore = zklock.Semaphore(patient, f"{zklock_path}/permits", limit=1)
     with semaphore:
         wait_for(agrees, SOON)
         assert What.SEMAPHORE in {lock.what for lock in picture(follower.facts).locks}
         semaphore.set_limit(3)
         wait_for(agrees, SOON)
         assert [lock.limit for lock in picture(follower.facts).locks] == [3]
-    writer = zklock.WriteLock(one, f"{zklock_path}/table")
+    writer = zklock.WriteLock(patient, f"{zklock_path}/table")
     with writer:
-        reading = run(zklock.ReadLock(one, f"{zklock_path}/table").acquire)
-        queued(one, f"{zklock_path}/table", 2)
+        reading = run(zklock.ReadLock(patient, f"{zklock_path}/table").acquire)
+        queued(patient, f"{zklock_path}/table", 2)
         wait_for(agrees, SOON)
         writer.downgrade()
         reader = reading.result(PATIENCE)
@@ -148,13 +141,13 @@ def test_the_follower_agrees_with_a_fresh_look_whatever_happens(
         (table,) = picture(follower.facts).locks
         assert len(table.holders) == 2, "the write of the downgrade was seen"
         reader.release()
-    with zklock.WorkerPool(one, f"{zklock_path}/pool", shards=2, identity="w1") as pool:
+    with zklock.WorkerPool(patient, f"{zklock_path}/pool", shards=2, identity="w1") as pool:
         wait_for(lambda: [it.owned for it in pool.members()] == [2], PATIENCE)
         wait_for(agrees, SOON)
         (found,) = picture(follower.facts).pools
         assert (found.shards, found.orphans, [it.owned for it in found.workers]) == (2, 0, [2])
     wait_for(agrees, SOON)
-    one.delete(zklock_path, recursive=True)
+    patient.delete(zklock_path, recursive=True)
     wait_for(agrees, SOON)
     assert follower.missing
 
@@ -176,17 +169,17 @@ class Counting:
 
 
 def test_the_follower_asks_only_about_what_changes(
-    one: KazooClient, zklock_connect: Callable[..., Any], zklock_path: str
+    patient: KazooClient, zklock_connect: Callable[..., Any], zklock_path: str
 ) -> None:
     for number in range(50):
-        one.ensure_path(f"{zklock_path}/{number}")
+        patient.ensure_path(f"{zklock_path}/{number}")
     client: Any = Counting(zklock_connect(timeout=30.0))
     follower = Reader(client, zklock_path, follow=True)
     look(follower, follower.read())
     assert client.cost() == (51, 0)
     assert not follower.refresh(0.2)
     assert client.cost() == (51, 0), "no polling"
-    grant = zklock.Lock(one, f"{zklock_path}/7").acquire()
+    grant = zklock.Lock(patient, f"{zklock_path}/7").acquire()
     assert grant is not None
     wait_for(lambda: follower.refresh(0.1), SOON)
     wait_for(lambda: not follower.refresh(0.1), SOON)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 import zklock
 from tests.contract.support import SOON, granted, queued, run
-from tests.contract.test_cli import PATIENCE, Commands
+from tests.contract.test_cli import PATIENCE, ZKLOCK, Commands
 from tests.terminal import COLUMNS, Terminal
 
 AGE = re.compile(r"\b[0-9]+[dhms]([0-9]+[hms])?\b *|\b[0-9.]+ m?s\b")
@@ -62,7 +61,7 @@ def test_a_terminal_is_shown_what_a_pipe_gets(line: str, zk: Commands, queue: st
     assert "\x1b" not in out
     assert "\r" not in out
     zk.environ |= {"NO_COLOR": "1", "TERM": "xterm"}
-    with Terminal([sys.executable, "-m", "zklock.cli", *command], env=zk.environ) as terminal:
+    with Terminal([*ZKLOCK, *command], env=zk.environ) as terminal:
         terminal.finish(PATIENCE)
     assert "\x1b" not in terminal.shown
     if line.startswith("top"):
@@ -79,8 +78,7 @@ def test_a_long_identity_fits_the_terminal(
     zk.environ |= {"NO_COLOR": "1", "TERM": "xterm"}
     with zklock.Lock(zklock_connect(timeout=30.0), zklock_path, identity=long) as grant:
         assert long in zk.run("show", zklock_path)[1], "a pipe gets all"
-        command = [sys.executable, "-m", "zklock.cli", "show", zklock_path]
-        with Terminal(command, env=zk.environ) as terminal:
+        with Terminal([*ZKLOCK, "show", zklock_path], env=zk.environ) as terminal:
             terminal.finish(PATIENCE)
     (line,) = (it for it in terminal.lines if it.startswith("holds"))
     assert len(line) <= COLUMNS
@@ -91,7 +89,7 @@ def test_a_long_identity_fits_the_terminal(
 def test_a_terminal_that_does_not_tell_its_width_is_shown_all(zk: Commands, queue: str) -> None:
     command = ["top", "--once", "--admin-port", "0", queue]
     _, out, _ = zk.run(*command)
-    shell = ["sh", "-c", 'stty cols 0; exec "$@"', "sh", sys.executable, "-m", "zklock.cli"]
+    shell = ["sh", "-c", 'stty cols 0; exec "$@"', "sh", *ZKLOCK]
     with Terminal([*shell, *command], env=zk.environ) as terminal:
         terminal.finish(PATIENCE)
     assert told(terminal.shown) == told(out)

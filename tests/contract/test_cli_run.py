@@ -20,19 +20,13 @@ from kazoo.security import make_digest_acl
 
 import zklock
 from tests.contract.support import SOON, boottime, freeze, gone, queued
-from tests.contract.test_cli import PATIENCE, Commands, await_file, python
+from tests.contract.test_cli import PATIENCE, ZKLOCK, Commands, await_file, ends_in_order, python
 from tests.contract.test_demo import parent_of
 from zklock.cli.child import Child
 from zklock.cli.supervisor import children_of
 from zklock.testing import wait_for
 
 BEGIN = "echo $$ > {0}/new; mv {0}/new {0}/began; "
-
-
-@pytest.fixture
-def zklock_client(zklock_connect: Callable[..., Any]) -> Any:
-    """A client whose session outlives commands that are slow to start."""
-    return zklock_connect(timeout=30.0)
 
 
 def until(file: Path) -> str:
@@ -48,39 +42,17 @@ def supervisor_of(runner: subprocess.Popen[str]) -> int:
 # Kinds of locks
 
 
-def test_shared_commands_run_at_once_and_no_other_beside_them(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
-) -> None:
+def test_shared_commands_run_at_once(zk: Commands, zklock_path: str, tmp_path: Path) -> None:
     # Each of the two ends only when the other has begun.
     lines = [f"touch {tmp_path}/{one}; {until(tmp_path / two)}" for one, two in ("ab", "ba")]
     both = [zk.start("run", "--shared", zklock_path, "-c", line) for line in lines]
     assert [one.wait(PATIENCE) for one in both] == [0, 0]
-    with zklock.ReadLock(zklock_client, zklock_path):
-        assert zk.run("run", "-s", "-n", zklock_path, "true")[0] == 0
-        assert zk.run("run", "-n", zklock_path, "true")[0] == 75
-    with zklock.Lock(zklock_client, zklock_path):
-        assert zk.run("run", "-s", "-n", zklock_path, "true")[0] == 75
-
-
-def test_permits_are_limited(zk: Commands, zklock_path: str, zklock_client: KazooClient) -> None:
-    limit = ["--limit", "3"]
-    with zklock.Semaphore(zklock_client, zklock_path, limit=3):
-        assert zk.run("run", "-n", *limit, "--permits", "2", zklock_path, "true")[0] == 0
-        assert zk.run("run", "-n", "--permits", "2", zklock_path, "true")[0] == 0
-        assert zk.run("run", "-n", *limit, "--permits", "3", zklock_path, "true")[0] == 75
-        code, _, errors = zk.run("run", *limit, "--permits", "4", zklock_path, "true")
-        assert code == 64
-        assert "4 permits will never be free" in errors
-        code, _, errors = zk.run("run", "--limit", "2", zklock_path, "true")
-        assert code == 125
-        assert "limit" in errors
-    gone(zklock_client, f"{zklock_path}/leases")
 
 
 def test_its_place_among_those_who_wait_for_permits(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient
+    zk: Commands, zklock_path: str, patient: KazooClient
 ) -> None:
-    with zklock.Semaphore(zklock_client, zklock_path, limit=1, identity="host-7"):
+    with zklock.Semaphore(patient, zklock_path, limit=1, identity="host-7"):
         waits = ["run", "-v", "-w", "1", "--limit", "1", zklock_path, "true"]
         code, _, errors = zk.run(*waits)
     assert code == 75
@@ -107,132 +79,79 @@ def test_it_waits_for_a_holder_that_it_may_not_read(
     )
 
 
-# A shell line
-
-
-@pytest.mark.parametrize("command", ["run", "elect"])
-def test_a_shell_line(command: str, zk: Commands, zklock_path: str) -> None:
-    line = 'echo "$ZKLOCK_PATH" && exit 7 | exit 3'
-    assert zk.run(command, zklock_path, "-c", line) == (3, f"{zklock_path}\n", "")
-    assert zk.run(command, "-c", line, zklock_path) == (3, f"{zklock_path}\n", "")
-
-
 # At least
 
 
 def test_the_lock_is_kept_for_a_time_after_the_grant(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     begun = boottime()
     process = zk.start("run", "--at-least", "2", zklock_path, "-c", f"echo y > {tmp_path}/ran")
     await_file(tmp_path / "ran")
-    with zklock.Lock(zklock_client, zklock_path, timeout=PATIENCE):
+    with zklock.Lock(patient, zklock_path, timeout=PATIENCE):
         assert boottime() - begun >= 2
     assert process.wait(PATIENCE) == 0
 
 
-def test_a_command_that_takes_longer_is_released_at_its_end(zk: Commands, zklock_path: str) -> None:
-    assert zk.run("run", "--at-least", "0.001", zklock_path, "true")[0] == 0
-
-
-def test_what_was_not_run_keeps_nothing(zk: Commands, zklock_path: str) -> None:
-    assert zk.run("run", "--at-least", "3600", zklock_path, "/no/such/command")[0] == 127
-
-
 def test_a_signal_ends_the_keeping(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     began = tmp_path / "began"
     line = BEGIN.format(tmp_path) + "exit 3"
     process = zk.start("run", "--at-least", "3600", zklock_path, "-c", line)
     pid = int(await_file(began))
     wait_for(lambda: parent_of(pid) is None, PATIENCE)
-    queued(zklock_client, zklock_path, 1)
+    queued(patient, zklock_path, 1)
     process.terminate()
     assert process.wait(PATIENCE) == 3
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
 
 
 # Exit statuses
 
 
 @pytest.mark.parametrize("command", ["run", "elect"])
-def test_what_is_not_permitted(
-    command: str, zk: Commands, zklock_path: str, zklock_connect: Callable[..., KazooClient]
-) -> None:
-    owner = zklock_connect()
-    owner.add_auth("digest", "owner:secret")
-    owner.ensure_path(zklock_path)
-    closed = f"{zklock_path}/closed"
-    owner.create(closed, acl=[make_digest_acl("owner", "secret", all=True)])
-    try:
-        code, out, errors = zk.run(command, closed, "echo", "ran")
-        assert (code, out) == (77, "")
-        assert closed in errors
-    finally:
-        owner.delete(closed)
-
-
-def test_a_lock_that_is_taken_away(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
-) -> None:
-    line = (
-        f"trap 'touch {tmp_path}/told' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
-    )
-    process = zk.start("run", "--grace", "0.5", zklock_path, "-c", line)
-    pid = int(await_file(tmp_path / "began"))
-    (node,) = queued(zklock_client, zklock_path, 1)
-    zklock_client.delete(f"{zklock_path}/{node}")
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 79
-    assert "lock lost" in errors
-    assert parent_of(pid) is None
-    assert (tmp_path / "told").exists()
-
-
-def test_a_terminal_that_hangs_up_keeps_the_status(
-    zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
-    ours, theirs = pty.openpty()
-    line = BEGIN.format(tmp_path) + until(tmp_path / "end") + "; exit 3"
-    process = zk.start("run", zklock_path, "-c", line, stdout=theirs)
-    os.close(theirs)
-    await_file(tmp_path / "began")
-    os.close(ours)
-    (tmp_path / "end").touch()
-    assert process.wait(PATIENCE) == 3
-
-
-@pytest.mark.parametrize("output", ["a socket without a reader", "a full disk"])
-@pytest.mark.parametrize("command", ["run", "elect"])
 def test_output_of_no_use_keeps_the_status_of_a_silent_command(
-    command: str, output: str, zk: Commands, zklock_path: str
+    command: str, zk: Commands, zklock_path: str, tmp_path: Path
 ) -> None:
-    ours, theirs = socket.socketpair()
-    ours.close()
-    with theirs, Path("/dev/full").open("w") as full:
-        out = theirs if output == "a socket without a reader" else full
-        process = zk.start(command, zklock_path, "-c", "exit 3", stdout=out.fileno())
+    """The terminal hangs up, the socket loses its reader, the disk is full from the start."""
+    sockets = [end.detach() for end in socket.socketpair()]
+    full = [os.open("/dev/full", os.O_WRONLY) for _ in range(2)]
+    for at, ends in enumerate([pty.openpty(), sockets, full]):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        line = BEGIN.format(folder) + until(folder / "end") + "; exit 3"
+        process = zk.start(command, zklock_path, "-c", line, stdout=ends[1])
+        await_file(folder / "began")
+        for end in ends:
+            os.close(end)
+        (folder / "end").touch()
         assert process.wait(PATIENCE) == 3
 
 
-def test_a_lock_that_is_taken_away_while_nobody_reads_the_errors(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+def test_a_lock_that_is_taken_away(
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
-    process = zk.start("run", "--grace", "3", zklock_path, *on_term(tmp_path))
-    pid = int(await_file(tmp_path / "began"))
-    (node,) = queued(zklock_client, zklock_path, 1)
-    assert process.stderr is not None
-    process.stderr.close()
-    zklock_client.delete(f"{zklock_path}/{node}")
-    assert process.wait(PATIENCE) == 79
-    assert parent_of(pid) is None
-    assert (tmp_path / "ended").read_text() == "in order"
+    """Whether somebody reads the errors or not, the command ends in order."""
+    for reads in (True, False):
+        path, folder = f"{zklock_path}/{reads}", tmp_path / str(reads)
+        folder.mkdir()
+        process = zk.start("run", "--grace", "3", path, *ends_in_order(folder))
+        pid = int(await_file(folder / "began").split()[0])
+        (node,) = queued(patient, path, 1)
+        assert process.stderr is not None
+        if not reads:
+            process.stderr.close()
+        patient.delete(f"{path}/{node}")
+        assert process.wait(PATIENCE) == 79
+        assert not reads or "lock lost" in process.stderr.read()
+        assert parent_of(pid) is None
+        assert (folder / "ended").read_text() == "in order"
 
 
 @pytest.mark.parametrize("command", ["run", "elect"])
 def test_a_supervisor_that_is_killed(
-    command: str, zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    command: str, zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     line = BEGIN.format(tmp_path) + "exec sleep 60"
     process = zk.start(command, zklock_path, "-c", line)
@@ -243,15 +162,15 @@ def test_a_supervisor_that_is_killed(
     # It may be killed before it has said that the command runs.
     assert re.search("supervisor was( killed)?: run it again", errors)
     assert parent_of(pid) is None
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
 
 
 def test_a_supervisor_that_is_killed_before_the_command_begins(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
-    with zklock.Lock(zklock_client, zklock_path):
+    with zklock.Lock(patient, zklock_path):
         process = zk.start("run", zklock_path, "touch", str(tmp_path / "ran"))
-        queued(zklock_client, zklock_path, 2)
+        queued(patient, zklock_path, 2)
         os.kill(supervisor_of(process), signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 125
@@ -260,7 +179,7 @@ def test_a_supervisor_that_is_killed_before_the_command_begins(
 
 
 def test_it_runs_out_of_an_archive(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     package = Path(zklock.__file__).parent
     archive = shutil.make_archive(str(tmp_path / "app"), "zip", package.parent, package.name)
@@ -272,14 +191,14 @@ def test_it_runs_out_of_an_archive(
     )
     assert process.communicate(timeout=PATIENCE) == ("mine\n", "")
     assert process.returncode == 3
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
 
 
 @pytest.mark.parametrize("command", ["run", "elect"])
 @pytest.mark.parametrize("how", ["the command ends", "SIGTERM"])
 def test_a_supervisor_that_is_stopped_while_the_lease_is_renewed(
     how: str, command: str, zk: Commands, zklock_path: str, tmp_path: Path,
-    zklock_client: KazooClient,
+    patient: KazooClient,
 ) -> None:  # fmt: skip
     line = BEGIN.format(tmp_path) + until(tmp_path / "end") + "; exit 3"
     process = zk.start(command, zklock_path, "-c", line)
@@ -290,7 +209,7 @@ def test_a_supervisor_that_is_stopped_while_the_lease_is_renewed(
     else:
         (tmp_path / "end").touch()
     assert process.wait(PATIENCE) == (143 if how == "SIGTERM" else 3)
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
 
 
 # Another PID namespace
@@ -302,7 +221,7 @@ def unshare(*options: str) -> list[str]:
     command = ["unshare", *root, "--pid", "--fork", "--kill-child"]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this system lets nobody make a PID namespace")
-    return [*command, *options, sys.executable, "-m", "zklock.cli"]
+    return [*command, *options, *ZKLOCK]
 
 
 @pytest.mark.parametrize("command", ["run", "elect"])
@@ -320,7 +239,7 @@ def test_a_proc_of_another_namespace_is_refused(
 
 
 def test_nothing_outlives_its_namespace(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     beat = f"echo > {tmp_path}/beat; sleep 0.02"
     line = f"(setsid sh -c 'while :; do {beat}; done' &); {until(tmp_path / 'end')}"
@@ -331,7 +250,7 @@ def test_nothing_outlives_its_namespace(
     await_file(tmp_path / "beat")
     outer.kill()
     outer.wait()
-    with zklock.Lock(zklock_client, zklock_path):
+    with zklock.Lock(patient, zklock_path):
         (tmp_path / "beat").unlink()
         assert zk.run("wait", "-w", "0.5", zklock_path)[0] == 1
         assert not (tmp_path / "beat").exists()
@@ -340,27 +259,13 @@ def test_nothing_outlives_its_namespace(
 # What the supervisor ends, and what it leaves
 
 
-def on_term(folder: Path) -> Any:
-    """Return a command that needs a moment to end in order."""
-    return python(f"""
-        import os, pathlib, signal, time
-        def end(*ignored):
-            pathlib.Path({str(folder / "ended")!r}).write_text("in order")
-            os._exit(3)
-        signal.signal(signal.SIGTERM, end)
-        pathlib.Path({str(folder / "began")!r}).write_text(str(os.getpid()))
-        while True:
-            time.sleep(0.05)
-        """)
-
-
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 @pytest.mark.parametrize("command", ["run", "elect"])
 def test_the_command_may_end_in_order_though_the_runner_does_nothing(
     command: str, number: signal.Signals, zk: Commands, zklock_path: str, tmp_path: Path
 ) -> None:
-    runner = zk.start(command, "--session-timeout", "12", zklock_path, *on_term(tmp_path))
-    pid = int(await_file(tmp_path / "began"))
+    runner = zk.start(command, "--session-timeout", "12", zklock_path, *ends_in_order(tmp_path))
+    pid = int(await_file(tmp_path / "began").split()[0])
     runner.send_signal(number)
     wait_for(lambda: parent_of(pid) is None, PATIENCE)
     assert (tmp_path / "ended").read_text() == "in order"
@@ -369,54 +274,41 @@ def test_the_command_may_end_in_order_though_the_runner_does_nothing(
         assert runner.wait(PATIENCE) == (79 if number == signal.SIGSTOP else -9)
 
 
-def test_the_whole_group_of_the_runner_is_killed(
+def test_of_those_that_are_killed_nothing_is_left(
     zk: Commands, zklock_path: str, tmp_path: Path
 ) -> None:
-    line = f"trap '' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
-    runner = zk.start("run", zklock_path, "-c", line, process_group=0)
-    pid = int(await_file(tmp_path / "began"))
-    os.killpg(runner.pid, signal.SIGKILL)
-    wait_for(lambda: parent_of(pid) is None, PATIENCE)
-
-
-def test_if_both_are_killed_the_kernel_kills_the_command(
-    zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
-    line = f"trap '' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
-    runner = zk.start("run", zklock_path, "-c", line)
-    pid = int(await_file(tmp_path / "began"))
-    supervisor = supervisor_of(runner)
-    freeze(runner.pid)  # it shall do nothing about the other's death
-    os.kill(supervisor, signal.SIGKILL)
-    runner.kill()
-    wait_for(lambda: parent_of(pid) is None, PATIENCE)
-
-
-def test_of_runners_inside_each_other_nothing_is_left(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
-) -> None:
-    line = f"trap '' TERM; {BEGIN.format(tmp_path)} while :; do sleep 0.1; done"
-    inner = [sys.executable, "-m", "zklock.cli", "run", f"{zklock_path}/inner", "-c", line]
-    outer = zk.start("run", f"{zklock_path}/outer", "--", *inner)
-    pid = int(await_file(tmp_path / "began"))
-    outer.kill()
-    wait_for(lambda: parent_of(pid) is None, PATIENCE)
+    for who in ("group", "both", "outer"):  # the runner's group, the supervisor too, one of two
+        folder = tmp_path / who
+        folder.mkdir()
+        line = f"trap '' TERM; {BEGIN.format(folder)} while :; do sleep 0.1; done"
+        inner = ["--", *ZKLOCK, "run", f"{zklock_path}/inner"] if who == "outer" else []
+        path = f"{zklock_path}/{who}"
+        runner = zk.start("run", path, *inner, "-c", line, process_group=0)
+        pid = int(await_file(folder / "began"))
+        if who == "group":
+            os.killpg(runner.pid, signal.SIGKILL)
+        if who == "both":  # the kernel kills the command
+            supervisor = supervisor_of(runner)
+            freeze(runner.pid)  # it shall do nothing about the other's death
+            os.kill(supervisor, signal.SIGKILL)
+        runner.kill()
+        wait_for(lambda: parent_of(pid) is None, PATIENCE)  # noqa: B023
 
 
 def test_what_the_command_leaves_behind_goes_on(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     line = f"({BEGIN.format(tmp_path)} {until(tmp_path / 'go')}; echo yes > {tmp_path}/went) "
     line += f">/dev/null 2>&1 </dev/null & {until(tmp_path / 'began')}"
     assert zk.run("run", zklock_path, "-c", line)[0] == 0
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
     assert not (tmp_path / "went").exists()
     (tmp_path / "go").touch()
     await_file(tmp_path / "went")
 
 
 def test_with_all_the_lock_is_kept_until_every_descendant_has_ended(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     # The one that is left has left the command's group and session, and is a grandchild's child.
     stays = f"{BEGIN.format(tmp_path)} {until(tmp_path / 'go')}; echo yes > {tmp_path}/went"
@@ -430,11 +322,11 @@ def test_with_all_the_lock_is_kept_until_every_descendant_has_ended(
     (tmp_path / "go").touch()
     assert runner.wait(PATIENCE) == 7
     assert (tmp_path / "went").exists()
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
 
 
 def test_with_all_what_is_left_gets_sigterm_and_its_grace(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient, tmp_path: Path
+    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
 ) -> None:
     left = f"trap 'echo yes > {tmp_path}/told; exit' TERM; {BEGIN.format(tmp_path)}"
     left += " while :; do sleep 0.02; done"
@@ -448,7 +340,7 @@ def test_with_all_what_is_left_gets_sigterm_and_its_grace(
     runner.terminate()
     assert runner.wait(PATIENCE) == 0
     assert (tmp_path / "told").exists()
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
 
 
 def test_children_that_the_runner_had_before_are_left_alone(
@@ -513,9 +405,9 @@ def test_the_command_inherits_what_it_would_without_zklock(
     ],
 )
 def test_a_standard_descriptor_that_is_closed_is_not_missed(
-    line: str, code: int, zk: Commands, zklock_path: str, zklock_client: KazooClient
+    line: str, code: int, zk: Commands, zklock_path: str, patient: KazooClient
 ) -> None:
-    zklock_client.ensure_path(zklock_path)
+    patient.ensure_path(zklock_path)
     command = f"{sys.executable} -m zklock.cli {line.replace('PATH', zklock_path)}"
     process = zk.start_program(f"import os; os.execvp('sh', ['sh', '-c', {command!r}])")
     out, errors = process.communicate(timeout=PATIENCE)
@@ -568,38 +460,14 @@ def test_a_script_without_an_interpreter_is_run_by_a_shell(
     assert (code, errors) == (126, f"zklock: {folders[1]}/job: Permission denied\n")
 
 
-# Inside each other
-
-
-@pytest.mark.parametrize(
-    ("outer", "inner", "refused"),
-    [
-        (["run"], ["run"], True),
-        (["run"], ["run", "-s"], True),
-        (["run", "-s"], ["run"], True),
-        (["run", "-s"], ["run", "-s"], False),
-        (["elect"], ["elect"], True),
-        (["run"], ["elect"], True),
-        (["run"], ["run", "-n"], False),
-    ],
-)
-def test_one_that_would_wait_for_its_own_caller_is_refused(
-    outer: list[str], inner: list[str], refused: bool, zk: Commands, zklock_path: str
-) -> None:
-    inside = [sys.executable, "-m", "zklock.cli", *inner, zklock_path, "--", "true"]
-    code, _, errors = zk.run(*outer, zklock_path, "--", *inside)
-    assert ("the outer command holds it" in errors) == refused
-    assert code == (125 if refused else 75 if "-n" in inner else 0)
-
-
 def test_one_whose_caller_held_it_once_waits_as_any_other(
-    zk: Commands, zklock_path: str, zklock_client: KazooClient
+    zk: Commands, zklock_path: str, patient: KazooClient
 ) -> None:
-    with zklock.Lock(zklock_client, zklock_path) as grant:
+    with zklock.Lock(patient, zklock_path) as grant:
         zk.environ["ZKLOCK_TOKEN"] = str(grant.token)
-    with zklock.Lock(zklock_client, zklock_path):
+    with zklock.Lock(patient, zklock_path):
         process = zk.start("run", zklock_path, "true")
-        queued(zklock_client, zklock_path, 2)
+        queued(patient, zklock_path, 2)
     assert process.wait(PATIENCE) == 0
 
 
@@ -608,7 +476,7 @@ def test_one_whose_caller_held_it_once_waits_as_any_other(
 
 @pytest.mark.parametrize("command", ["run", "elect"])
 def test_times_that_are_cut(
-    command: str, zk: Commands, zklock_path: str, zklock_client: KazooClient
+    command: str, zk: Commands, zklock_path: str, patient: KazooClient
 ) -> None:
     assert zk.run(command, "--grace", "2", zklock_path, "true") == (0, "", "")
     code, _, errors = zk.run(command, "--grace", "30", zklock_path, "true")

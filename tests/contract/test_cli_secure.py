@@ -17,7 +17,7 @@ import pytest
 import zklock
 from tests.contract.secure import PASSWORD, USER, Authority
 from tests.contract.support import ROOT, kazoo_client
-from tests.contract.test_cli import Commands
+from tests.contract.test_cli import ZKLOCK, Commands
 from zklock.cli.view import servers
 from zklock.testing import ZooKeeperServer, wait_for
 
@@ -39,7 +39,6 @@ CASES = [
     ),
 ]
 LONG = 100.0
-ZKLOCK = [sys.executable, "-m", "zklock.cli"]
 
 
 class Patient(Commands):

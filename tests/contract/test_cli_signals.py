@@ -6,7 +6,6 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -23,13 +22,6 @@ ENDING = [signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU, signal.
 @pytest.fixture(params=["run", "elect"])
 def command(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def zklock_client(zklock_connect: Any) -> KazooClient:
-    """A client whose session outlives commands that are slow to start."""
-    client: KazooClient = zklock_connect(timeout=30.0)
-    return client
 
 
 def heed() -> None:
@@ -63,11 +55,11 @@ def notes(folder: Path) -> Sequence[str]:
 
 @pytest.mark.parametrize("number", FOR_COMMANDS)
 def test_one_that_waits_does_not_end_by_what_is_for_its_command(
-    command: str, number: signal.Signals, zk: Commands, zklock_client: KazooClient, zklock_path: str
+    command: str, number: signal.Signals, zk: Commands, patient: KazooClient, zklock_path: str
 ) -> None:
-    with zklock.Lock(zklock_client, zklock_path):
+    with zklock.Lock(patient, zklock_path):
         process = started(zk, command, zklock_path, "true")
-        queued(zklock_client, zklock_path, 2)
+        queued(patient, zklock_path, 2)
         process.send_signal(number)
     # It has run its command: a runner that is slow to hear the signal passes it on to that.
     assert process.wait(PATIENCE) in {0, 128 + number}
@@ -76,19 +68,19 @@ def test_one_that_waits_does_not_end_by_what_is_for_its_command(
 @pytest.mark.hazard("H54")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *ENDING])
 def test_any_other_signal_ends_one_that_waits_and_it_leaves_the_queue(
-    command: str, number: int, zk: Commands, zklock_client: KazooClient, zklock_path: str
+    command: str, number: int, zk: Commands, patient: KazooClient, zklock_path: str
 ) -> None:
-    with zklock.Lock(zklock_client, zklock_path):
+    with zklock.Lock(patient, zklock_path):
         process = started(zk, command, zklock_path, "true")
-        queued(zklock_client, zklock_path, 2)
+        queued(patient, zklock_path, 2)
         process.send_signal(number)
         assert process.wait(PATIENCE) == 128 + number
-        assert len(zklock_client.get_children(zklock_path)) == 1
+        assert len(patient.get_children(zklock_path)) == 1
 
 
 @pytest.mark.hazard("H54")
 def test_signals_go_to_the_command_while_it_runs(
-    command: str, zk: Commands, zklock_client: KazooClient, zklock_path: str, tmp_path: Path
+    command: str, zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
 ) -> None:
     process = started(zk, command, zklock_path, *notes(tmp_path))
     await_file(tmp_path / "began")
@@ -100,18 +92,18 @@ def test_signals_go_to_the_command_while_it_runs(
     assert process.poll() is None
     process.terminate()
     assert process.wait(PATIENCE) == 3
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)
 
 
 def test_a_member_whose_command_goes_on_after_a_hangup_stands_again(
-    zk: Commands, zklock_client: KazooClient, zklock_path: str, tmp_path: Path
+    zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
 ) -> None:
     process = started(zk, "elect", "--grace", "6", zklock_path, *notes(tmp_path))
     await_file(tmp_path / "began")
     process.send_signal(signal.SIGHUP)
     await_file(tmp_path / "heard")
-    (node,) = queued(zklock_client, zklock_path, 1)
-    zklock_client.delete(f"{zklock_path}/{node}")
+    (node,) = queued(patient, zklock_path, 1)
+    patient.delete(f"{zklock_path}/{node}")
     wait_for(lambda: text_of(tmp_path / "began").split() == ["once"] * 2, PATIENCE)
     process.terminate()
     assert process.wait(PATIENCE) == 3
@@ -132,17 +124,17 @@ def test_a_hangup_that_ends_the_command_ends_the_candidacy(
 
 
 def test_a_hangup_may_be_for_the_command_alone(
-    command: str, zk: Commands, zklock_client: KazooClient, zklock_path: str
+    command: str, zk: Commands, patient: KazooClient, zklock_path: str
 ) -> None:
-    with zklock.Lock(zklock_client, zklock_path):
+    with zklock.Lock(patient, zklock_path):
         process = started(zk, command, "--pass-hup", zklock_path, "true")
-        queued(zklock_client, zklock_path, 2)
+        queued(patient, zklock_path, 2)
         process.send_signal(signal.SIGHUP)
     assert process.wait(PATIENCE) == 0
 
 
 def test_a_hangup_after_which_the_command_goes_on_does_not_end_the_keeping(
-    zk: Commands, zklock_client: KazooClient, zklock_path: str, tmp_path: Path
+    zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
 ) -> None:
     line = f"trap 'echo yes > {tmp_path}/heard' HUP; echo yes > {tmp_path}/began; "
     line += f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done; echo yes > {tmp_path}/over"
@@ -154,4 +146,4 @@ def test_a_hangup_after_which_the_command_goes_on_does_not_end_the_keeping(
     assert zk.run("run", "-w", "1", zklock_path, "true")[0] == 75
     process.terminate()
     assert process.wait(PATIENCE) == 0
-    gone(zklock_client, zklock_path)
+    gone(patient, zklock_path)

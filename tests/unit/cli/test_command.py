@@ -78,6 +78,12 @@ def test_a_module_is_the_command(module: str) -> None:
         ["ls", "x"],
         ["check", "/x"],
         ["check", "/x", "17"],
+        ["break", "/x"],
+        ["break", "/x", "33"],
+        ["break", "/x", "--oldest", "0000000000000001-0000000001"],
+        ["elect", "/x"],
+        ["run", "--identity", "\udcff", "/x", "true"],
+        *(["doctor", f"--admin-port={port}"] for port in ("-1", "65536", "1.5")),
     ],
 )
 def test_wrong_usage(
