@@ -4,7 +4,9 @@
 line in ``KINDS``: its class for threads, its class for asyncio, and what makes it exclusive.
 
 ``script(body)`` of a front makes a function (a coroutine function) of a generator: whenever that
-yields an event, or a number of seconds, the function waits.
+yields an event, or a number of seconds, the function waits. Of anything else, such as what a method
+of a front's object returns, the generator is sent the outcome. With ``stubborn``, waits for events
+heed no cancellation.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -64,12 +67,22 @@ class Threads:
         """Return a worker of a pool."""
         return zklock.WorkerPool(client, path, **options)
 
-    def script(self, body: Script) -> Callable[..., None]:
+    def event(self) -> threading.Event:
+        """Return an event that any thread may set."""
+        return threading.Event()
+
+    def script(self, body: Script, *, stubborn: bool = False) -> Callable[..., None]:
         """Return a function."""
 
         def play(*args: Any) -> None:
-            for step in body(*args):
-                time.sleep(step) if isinstance(step, float) else step.wait(2 * SOON)
+            steps, step = body(*args), None
+            with suppress(StopIteration):
+                while True:
+                    step = steps.send(step)
+                    if isinstance(step, float):
+                        time.sleep(step)
+                    elif hasattr(step, "is_set"):
+                        step.wait(2 * SOON)
 
         return play
 
@@ -100,19 +113,31 @@ class Loop:
         """Return a worker of a pool."""
         return AioPool(self, aio.WorkerPool(client, path, **options))
 
-    def script(self, body: Script) -> Callable[..., Awaitable[None]]:
+    def event(self) -> asyncio.Event:
+        """Return an event that any thread may set."""
+        event = asyncio.Event()
+        at_once = event.set
+        setattr(event, "set", lambda: self.loop.call_soon_threadsafe(at_once))  # noqa: B010
+        return event
+
+    def script(self, body: Script, *, stubborn: bool = False) -> Callable[..., Awaitable[None]]:
         """Return a coroutine function; where it is cancelled, the generator is closed."""
 
         async def play(*args: Any) -> None:
-            with closing(body(*args)) as steps:
-                for step in steps:
+            with closing(body(*args)) as steps, suppress(StopIteration):
+                step = None
+                while True:
+                    step = steps.send(step)
                     if isinstance(step, float):
                         await asyncio.sleep(step)
-                    elif isinstance(step, asyncio.Event):
+                    elif isinstance(step, asyncio.Event) and not stubborn:
                         await step.wait()
-                    else:
+                    elif hasattr(step, "is_set"):
                         while not step.is_set():
-                            await asyncio.sleep(0.01)
+                            with suppress(asyncio.CancelledError) if stubborn else nullcontext():
+                                await asyncio.sleep(0.01)
+                    elif inspect.isawaitable(step):
+                        step = await step
 
         return play
 
@@ -245,10 +270,22 @@ class AioLock(AioBody):
         self._lock = lock
 
     def __getattr__(self, name: str) -> Any:
+        if threading.current_thread() is self._front.thread:
+            return getattr(self._lock, name)
+
         async def look() -> Any:
             return getattr(self._lock, name)
 
-        return _shaped(self._front, self._front.run(look))
+        found = self._front.run(look)
+        if name not in WATCHING:
+            return _shaped(self._front, found)
+
+        async def watch(*args: Any, **options: Any) -> Any:
+            return found(*args, **options)
+
+        return lambda *args, **options: AioChanges(
+            self._front, self._front.run(partial(watch, *args, **options))
+        )
 
     def __repr__(self) -> str:
         return repr(self._lock)
@@ -256,6 +293,25 @@ class AioLock(AioBody):
     def attempt(self, *args: Any, **options: Any) -> AioBody:
         """Return what a ``with`` statement enters."""
         return AioBody(self._front, self._lock.attempt(*args, **options))
+
+
+WATCHING = {"changes", "observe", "membership_changes", "observe_membership"}
+"""The methods that belong on a loop though they are no coroutine functions."""
+
+
+class AioChanges(AioLock):
+    """An iterator or an observer of ``zklock.aio`` in the shape of one for threads."""
+
+    def __enter__(self) -> AioChanges:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        with suppress(StopAsyncIteration):
+            while True:
+                yield self._front.run(self._lock.__anext__)
 
 
 class AioPool(AioLock):

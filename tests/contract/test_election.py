@@ -1,4 +1,4 @@
-"""Leader election on a real server: terms, fencing, hand-overs, faults, observers."""
+"""Leader election on a real server: terms, fencing, hand-overs, faults, observers; both fronts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 import zklock
-from tests.contract.fronts import Steps, Threads
+from tests.contract.fronts import Loop, Steps, Threads
 from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
     Child,
-    Losses,
     boottime,
     children,
     freeze,
@@ -84,6 +83,14 @@ def crew(client: Any, path: str, *names: str, **options: Any) -> Iterator[list[M
         yield members
 
 
+@pytest.fixture
+def fronts() -> Iterator[list[Any]]:
+    """Both fronts at a time."""
+    loop = Loop()
+    yield [Threads(), loop]
+    loop.close()
+
+
 def identities(election: Any) -> list[str]:
     return [member.identity for member in election.members()]
 
@@ -127,22 +134,50 @@ class TestTerms:
         assert len(terms) == 6
         assert boottime() - began >= 5 * 0.2
 
+    @pytest.mark.parametrize("how", ["stop", "event"])
     def test_that_end_at_once_are_stopped_at_once(
-        self, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+        self, front: Any, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 10 * SOON)
-        for how in ("stop", "event"):
-            event, led = threading.Event(), threading.Event()
+        event, led = front.event(), threading.Event()
 
-            def lead(leadership: zklock.Leadership, led: threading.Event = led) -> None:
-                led.set()
+        def lead(leadership: Any) -> Steps:
+            led.set()
+            yield 0.0
 
-            election = zklock.LeaderElection(client, zklock_path)
-            running = run(election.run, lead, event)
-            assert led.wait(SOON)
-            gone(client, zklock_path)
-            election.stop() if how == "stop" else event.set()
-            running.result(SOON)
+        election = front.LeaderElection(client, zklock_path)
+        running = run(election.run, front.script(lead), event)
+        assert led.wait(SOON)
+        gone(client, zklock_path)
+        election.stop() if how == "stop" else event.set()
+        running.result(SOON)
+
+    def test_are_one_at_a_time_threads_or_tasks(
+        self, fronts: list[Any], client: Any, other: Any, zklock_path: str
+    ) -> None:
+        leading: list[zklock.FencingToken] = []
+        tokens: list[zklock.FencingToken] = []
+
+        def lead(leadership: Any) -> Steps:
+            leading.append(leadership.token)
+            assert leading == [leadership.token]
+            tokens.append(leadership.token)
+            yield 0.002
+            leading.clear()
+
+        elections = [
+            (front.LeaderElection(each, zklock_path), front.script(lead))
+            for front in (*fronts, fronts[1])
+            for each in (client, other)
+        ]
+        running = [run(each.run, script, on_error="raise") for each, script in elections]
+        wait_for(lambda: len(tokens) >= 70 or any(each.done() for each in running), SOON)
+        for each, _ in elections:
+            each.stop()
+        for one in running:
+            one.result(SOON)
+        assert tokens == sorted(set(tokens))
+        gone(client, zklock_path)
 
     def test_that_last_are_followed_by_no_pause(
         self, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
@@ -206,16 +241,6 @@ class TestTerms:
         member.leads()
         member.stop()
 
-    def test_are_announced(self, client: Any, zklock_path: str) -> None:
-        elected: list[zklock.Leadership] = []
-        losses = Losses()
-        with crew(client, zklock_path, "a", on_elected=elected.append, on_lost=losses) as (member,):
-            leadership = member.leads()
-            wait_for(lambda: elected == [leadership], SOON)
-            client.delete(leadership.path)
-            assert losses.one().grant is leadership
-            wait_for(lambda: len(elected) == 2, SOON)
-
     def test_survive_callbacks_that_fail(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -225,8 +250,9 @@ class TestTerms:
         with crew(client, zklock_path, "a", on_elected=fail, on_lost=fail) as (member,):
             client.delete(member.leads().path)
             member.leads(2)
-            wait_for(lambda: "callback of Loss" in caplog.text, SOON)
-            assert "callback of Leadership" in caplog.text
+            for what, count in (("Loss", 1), ("Leadership", 2)):
+                said = f"callback of {what}"
+                wait_for(lambda said=said, count=count: caplog.text.count(said) == count, SOON)  # type: ignore[misc]
 
 
 class TestMembers:
@@ -416,18 +442,18 @@ class TestTransferring:
             assert sorted(order[2:]) == ["a", "b", "c"]
             assert [len(member.terms) for member in members] == [1, 0, 0, 1, 0]
 
-    def test_by_lead_itself(self, client: Any, zklock_path: str) -> None:
-        done = []
+    def test_by_lead_itself(self, front: Any, client: Any, zklock_path: str) -> None:
+        done: list[Any] = []
 
-        def lead(leadership: zklock.Leadership) -> None:
-            done.append(election.transfer("c"))
+        def lead(leadership: Any) -> Steps:
+            done.append((yield election.transfer("c")))
             assert leadership.should_stop.is_set()
             election.stop()
 
         with crew(client, zklock_path, "first", "b", "c") as (first, b, c):
             first.leads()
-            election = zklock.LeaderElection(client, zklock_path, identity="x")
-            running = run(election.run, lead)
+            election = front.LeaderElection(client, zklock_path, identity="x")
+            running = run(election.run, front.script(lead))
             queued(client, zklock_path, 4)
             first.election.transfer("x")
             running.result(SOON)
@@ -514,13 +540,14 @@ class TestTransferring:
             b.stop()
 
     def test_many_times_nobody_leads_but_the_successor(
-        self, client: Any, other: Any, zklock_path: str
+        self, fronts: list[Any], client: Any, other: Any, zklock_path: str
     ) -> None:
         names = ["a", "b", "c", "d"]
         with ExitStack() as stack:
             members = {}
             for at, name in enumerate(names, 1):
-                members[name] = Member((client, other)[at % 2], zklock_path, name)
+                front = fronts[at > 2]
+                members[name] = Member((client, other)[at % 2], zklock_path, name, front)
                 stack.callback(members[name].stop)
                 queued(client, zklock_path, at)
             led = ["a"]
@@ -540,9 +567,9 @@ class TestTransferring:
 
 
 class TestStopping:
-    def test_by_an_event(self, client: Any, zklock_path: str) -> None:
-        stop = threading.Event()
-        members = [Member(client, zklock_path, name, stop=stop) for name in "ab"]
+    def test_by_an_event(self, front: Any, client: Any, zklock_path: str) -> None:
+        stop = front.event()
+        members = [Member(client, zklock_path, name, front, stop=stop) for name in "ab"]
         queued(client, zklock_path, 2)
         stop.set()
         for member in members:
@@ -636,27 +663,36 @@ class TestErrorsOfLead:
 
     @pytest.mark.parametrize("grouped", [False, True])
     def test_a_loss_is_none(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, grouped: bool
+        self,
+        front: Any,
+        client: Any,
+        zklock_path: str,
+        caplog: pytest.LogCaptureFixture,
+        grouped: bool,
     ) -> None:
-        terms = []
+        terms: list[Any] = []
 
-        def lead(leadership: zklock.Leadership) -> None:
+        def lead(leadership: Any) -> Steps:
             terms.append(leadership)
             if len(terms) == 2:
                 election.stop()
                 return
-            client.delete(leadership.path)
-            leadership.lost.wait(SOON)
             try:
-                leadership.check()
-            except zklock.LockLost as lost:
-                if grouped:
-                    raise ExceptionGroup("in tasks", [lost]) from None
-                raise
+                yield leadership.lost  # which cancels a task
+            finally:
+                try:
+                    leadership.check()
+                except zklock.LockLost as lost:
+                    if grouped:
+                        raise ExceptionGroup("in tasks", [lost]) from None
+                    raise
 
-        election = zklock.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        election = front.LeaderElection(client, zklock_path, retry=(SOON, SOON))
         began = boottime()
-        election.run(lead, on_error="raise")
+        running = run(election.run, front.script(lead), on_error="raise")
+        wait_for(lambda: terms, SOON)
+        client.delete(terms[0].path)
+        running.result(SOON)
         assert boottime() - began < SOON / 2
         assert len(terms) == 2
         assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
@@ -769,18 +805,21 @@ class TestLosing:
         assert ended[0] < began[0]
 
     @pytest.mark.hazard("H19")
-    def test_no_second_term_while_the_old_lead_runs(self, client: Any, zklock_path: str) -> None:
+    def test_no_second_term_while_the_old_lead_runs(
+        self, front: Any, client: Any, zklock_path: str
+    ) -> None:
         may_end = threading.Event()
-        terms: list[zklock.Leadership] = []
+        terms: list[Any] = []
 
-        def lead(leadership: zklock.Leadership) -> None:
+        def body(leadership: Any) -> Steps:
             terms.append(leadership)
             if len(terms) == 1:
-                may_end.wait(2 * SOON)
+                yield may_end
             else:
                 election.stop()
 
-        election = zklock.LeaderElection(client, zklock_path, grace=0.5)
+        lead = front.script(body, stubborn=True)
+        election = front.LeaderElection(client, zklock_path, grace=0.5)
         running = run(election.run, lead)
         wait_for(lambda: terms, SOON)
         client.delete(terms[0].path)
@@ -797,14 +836,16 @@ class TestLosing:
         assert len(terms) == 2
 
     @pytest.mark.hazard("H19")
-    def test_what_is_stuck_keeps_what_it_holds(self, client: Any, zklock_path: str) -> None:
+    def test_what_is_stuck_keeps_what_it_holds(
+        self, front: Any, client: Any, zklock_path: str
+    ) -> None:
         may_end = threading.Event()
 
-        def lead(leadership: zklock.Leadership) -> None:
-            may_end.wait(2 * SOON)
+        def lead(leadership: Any) -> Steps:
+            yield may_end
 
-        election = zklock.LeaderElection(client, zklock_path, identity="a", grace=0.3)
-        running = run(election.run, lead)
+        election = front.LeaderElection(client, zklock_path, identity="a", grace=0.3)
+        running = run(election.run, front.script(lead, stubborn=True))
         wait_for(lambda: election.is_leader, SOON)
         b = Member(client, zklock_path, "b")
         queued(client, zklock_path, 2)
@@ -919,11 +960,11 @@ class TestObserving:
             assert changes.next(timeout=0) is None
 
     def test_the_present_leader_comes_first(
-        self, client: Any, other: Any, zklock_path: str
+        self, front: Any, client: Any, other: Any, zklock_path: str
     ) -> None:
         with crew(client, zklock_path, "a", "b") as (a, _):
             a.leads()
-            changes = zklock.LeaderElection(other, zklock_path).changes(timeout=0.3)
+            changes = front.LeaderElection(other, zklock_path).changes(timeout=0.3)
             assert name_of(next_change(changes)) == ("a", False)
             assert list(changes) == []
 
@@ -1039,9 +1080,11 @@ class TestObserving:
             wait_for(lambda: [each.token for each in heard][-1:] == [b.leads().token], SOON)
             wait_for(lambda: "an observer that fails" in caplog.text, SOON)
 
-    def test_a_client_that_is_stopped(self, zklock_connect: Connect, zklock_path: str) -> None:
+    def test_a_client_that_is_stopped(
+        self, front: Any, zklock_connect: Connect, zklock_path: str
+    ) -> None:
         client = zklock_connect()
-        with zklock.LeaderElection(client, zklock_path).changes() as changes:
+        with front.LeaderElection(client, zklock_path).changes() as changes:
             assert name_of(next_change(changes)) == (None, False)
             client.stop()
             with pytest.raises(zklock.ClientClosed):

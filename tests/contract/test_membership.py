@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +12,8 @@ import pytest
 
 import zklock
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Child, gone, run
-from tests.contract.test_aio import aside, on_loop
-from tests.contract.test_aio_election import until
+from tests.contract.support import SOON, Child, run
 from tests.contract.test_election import crew
-from zklock import aio
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
 Connect = Callable[..., Any]
@@ -83,8 +79,8 @@ class Eyes:
 
 @LASTING
 class TestElection:
-    def test_members_come_and_go(self, other: Any, zklock_path: str) -> None:
-        watching = zklock.LeaderElection(other, zklock_path)
+    def test_members_come_and_go(self, front: Any, other: Any, zklock_path: str) -> None:
+        watching = front.LeaderElection(other, zklock_path)
         with watching.membership_changes() as changes:
             assert told(changes.next(SOON)) == ([], [], [], [])
             with crew(other, zklock_path, "a") as (a,):
@@ -128,7 +124,7 @@ class TestElection:
                 assert eyes.seen.keys() == {"a", "b"}
 
     def test_callbacks(
-        self, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, front: Any, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         heard: list[Change] = []
 
@@ -136,7 +132,10 @@ class TestElection:
             heard.append(change)
             raise RuntimeError("an observer that fails")
 
-        election = zklock.LeaderElection(other, zklock_path)
+        election = front.LeaderElection(other, zklock_path)
+        for observe in (election.observe, election.observe_membership):
+            with pytest.raises(TypeError, match="callback must be callable"):
+                observe(None)
         with (
             caplog.at_level(logging.CRITICAL, "zklock"),
             election.observe_membership(hear) as observer,
@@ -280,7 +279,7 @@ class TestPool:
             front.pool(other, zklock_path, shards=4, identity=name, payload=name, settle=0.0)
             for name in "ab"
         )
-        watching = zklock.WorkerPool(other, zklock_path)
+        watching = front.pool(other, zklock_path)
         with watching.membership_changes() as changes:
             eyes = Eyes(changes)
             eyes.until(set())
@@ -302,54 +301,12 @@ class TestPool:
                 eyes.until({"a"})
             eyes.until(set())
 
-    def test_callbacks(self, other: Any, zklock_path: str) -> None:
+    def test_callbacks(self, front: Any, other: Any, zklock_path: str) -> None:
         heard: list[Change] = []
-        pool = zklock.WorkerPool(other, zklock_path, shards=1, identity="a")
+        pool = front.pool(other, zklock_path, shards=1, identity="a")
         with pytest.raises(TypeError, match="callback must be callable"):
-            pool.observe_membership(None)  # type: ignore[arg-type]
+            pool.observe_membership(None)
         with pool.observe_membership(heard.append):
             with pool:
                 wait_for(lambda: heard and who(heard[-1].members) == ["a"], SOON)
             wait_for(lambda: heard[-1].members == (), SOON)
-
-
-@LASTING
-class TestTasks:
-    @on_loop
-    async def test_of_an_election(self, other: Any, zklock_path: str) -> None:
-        election = aio.LeaderElection(other, zklock_path, identity="a")
-        heard: list[Change] = []
-
-        async def hear(change: Change) -> None:
-            await asyncio.sleep(0)
-            heard.append(change)
-
-        missing: Any = None
-        for observe in (election.observe, election.observe_membership):
-            with pytest.raises(TypeError, match="callback must be callable"):
-                observe(missing)
-        with election.observe_membership(hear), election.membership_changes() as changes:
-            assert told(await changes.next(SOON)) == ([], [], [], [])
-            await until(lambda: len(heard) == 1)
-            async with election.attempt():
-                assert told(await changes.next(SOON)) == (["a"], ["a"], [], [])
-                await until(lambda: len(heard) == 2)
-            async for change in changes:
-                assert told(change) == ([], [], ["a"], [])
-                break
-            await until(lambda: len(heard) == 3)
-        assert await changes.next(0) is None
-
-    @on_loop
-    async def test_of_a_pool(self, other: Any, zklock_path: str) -> None:
-        pool = aio.WorkerPool(other, zklock_path, shards=1, identity="a")
-        heard: list[Change] = []
-        with pytest.raises(TypeError, match="callback must be callable"):
-            pool.observe_membership(None)  # type: ignore[arg-type]
-        with pool.observe_membership(heard.append), pool.membership_changes() as changes:
-            async with pool, asyncio.timeout(SOON):
-                while (change := await changes.next()) is None or not change.members:
-                    pass
-                assert told(change)[0] == ["a"]
-            assert told(await changes.next(SOON)) == ([], [], ["a"], [])
-        await aside(gone, other, f"{zklock_path}/members")
