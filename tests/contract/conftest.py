@@ -101,7 +101,7 @@ ALSO_REAL = re.compile(
     r"|/test_family\.py::Test(Semaphore|ReadWrite|MultiLock)::test_(keeps_its_limit|readers_)"
     r"|/test_drops\.py::test_every_frame_is_lost_once\[(free_lock|hand_over)"
     r"|/test_election\.py::.*(are_one_at_a_time|loses_its_session)"
-    r"|/test_pool\.py::test_(zookeeper_goes|a_crash|processes)"
+    r"|/test_pool\.py::test_(zookeeper_goes|a_crash)"
     r"|/test_negotiation\.py|/test_throttling\.py"
 )
 """Tests that are played in stage A, and on a real server in stage B, too: one good and one bad way

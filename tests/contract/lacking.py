@@ -104,8 +104,7 @@ SIMULATION_LACKS = (
     Lack(
         "handlers in processes",
         "they go by the clock of their processes; a pool refuses them",
-        r"test_pool\.py::test_processes"
-        r"|test_pool_names\.py::test_a_process_knows_the_name"
+        r"test_pool_names\.py::test_a_process_knows_the_name"
         r"|test_pool_processes\.py::test_(?!a_late_write_that_is_refused_is_no_failure\[threads)",
         (ValueError,),
     ),
@@ -171,7 +170,7 @@ NOT_PLAYED = {
         r"test_fifo\.py",
         r"test_loss\.py::test_a_paused_holder",
         r"test_membership\.py::.*test_a_member_that_is_killed",
-        r"test_pool\.py::test_(processes|a_killed|a_crash|\w*stands_still)",
+        r"test_pool\.py::test_(a_crash|\w*stands_still)",
         r"test_pool_names\.py::test_a_process",
         r"test_rollover\.py",
         r"test_with\.py::.*(when_a_child|need_no_with)",

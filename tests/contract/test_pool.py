@@ -22,7 +22,7 @@ from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract import workers
 from tests.contract.fronts import Steps
-from tests.contract.support import SOON, boottime, children, freeze, gone, now_of, run, tree
+from tests.contract.support import SOON, boottime, children, freeze, gone, now_of, tree
 from tests.contract.workers import Front, Join, joining
 from tests.modes import repeated
 from zklock import aio
@@ -98,11 +98,6 @@ def test_one_worker_owns_all(join: Join, zklock_client: Any, zklock_path: str) -
     )
 
 
-def waits(shard: zklock.Shard) -> Steps:
-    """What handlers do that have nothing to do."""
-    yield shard.should_stop
-
-
 def held_up(event: threading.Event) -> Callable[..., Steps]:
     """Return what handlers and callbacks do that heed nothing but this event."""
 
@@ -127,8 +122,10 @@ def test_clients_of_either_sort(
 def test_a_join_and_a_leave_move_no_more_than_they_must(join: Join) -> None:
     one = join("a")
     shared(one)
+    tokens = {number: grant.token for number, grant in one.owned().items()}
     two = join("b")
     shared(one, two)
+    assert all(grant.token > tokens[number] for number, grant in two.owned().items())
     before = [set(one.owned()), set(two.owned())]
     three = join("c")
     shared(one, two, three)
@@ -139,16 +136,6 @@ def test_a_join_and_a_leave_move_no_more_than_they_must(join: Join) -> None:
     shared(one, two)
     for number, token in tokens.items():
         assert one.owned()[number].token == token
-
-
-def test_tokens_rise_from_owner_to_owner(join: Join) -> None:
-    one = join("a")
-    shared(one)
-    before = {number: grant.token for number, grant in one.owned().items()}
-    two = join("b")
-    shared(one, two)
-    moved = two.owned()
-    assert all(grant.token > before[number] for number, grant in moved.items())
 
 
 def test_weights(join: Join) -> None:
@@ -189,16 +176,6 @@ def test_drained_before_it_joins(
     shared(one, two, counted=[6, 18])
     two.stop()
     assert two.drain()
-
-
-def test_drain_says_when_it_takes_too_long(front: Front, join: Join) -> None:
-    hold = threading.Event()
-    one = join("a", shards=1, on_revoked=front.script(held_up(hold)))
-    shared(one, total=1)
-    assert not one.drain(0.5)
-    assert counts(one) == [1]
-    hold.set()
-    assert one.drain(SOON)
 
 
 def test_shards_come_and_go(join: Join) -> None:
@@ -280,10 +257,12 @@ def test_a_hand_over_in_order(front: Front, join: Join) -> None:
         assert mine[4:] == [("b", "assigned"), ("b", "handles")]
 
 
-def test_a_slow_owner_keeps_its_shard(front: Front, join: Join) -> None:
+@pytest.mark.parametrize("what", ["handler", "on_revoked"])
+def test_what_does_not_end_keeps_its_shard(front: Front, join: Join, what: str) -> None:
     """The leader wants it elsewhere; who works on it still owns it until it has finished."""
     finish = threading.Event()
-    one = join("a", shards=2, handler=front.script(held_up(finish)))
+    options = {what: front.script(held_up(finish))}
+    one = join("a", shards=2, **options)
     shared(one, total=2)
     two = join("b", shards=2)
     wait_for(
@@ -291,9 +270,13 @@ def test_a_slow_owner_keeps_its_shard(front: Front, join: Join) -> None:
     )
     (moving,) = [it for it in two.assignment() if it.wanted == "b"]
     assert moving.owner == "a"
+    assert not one.drain(0.4)
+    with pytest.raises(zklock.PoolStuck, match="shards 0-1"):
+        one.stop(0.3)
     assert counts(one, two) == [2, 0]
     finish.set()
-    shared(one, two, total=2)
+    one.stop()
+    shared(two, total=2)
 
 
 def test_a_session_lost_and_another(
@@ -378,29 +361,31 @@ def test_another_leader_corrects_what_was_written_behind_its_back(
 # Handlers.
 
 
-def handle_in_a_process(shard: zklock.Shard) -> None:
-    """Note in a file, named by the first token's digits, what a process sees of its shard."""
-    folder = Path(os.environ["ZKLOCK_TEST_FOLDER"])
-    shard.check()
-    assert not shard.should_stop.wait(0.01)
-    told = folder / f"{shard.number}-{shard.token}"
-    told.write_text(f"{os.getpid()} {shard.held}")
-    told.rename(f"{told}-began")
-    shard.should_stop.wait()
-    (folder / f"{shard.number}-{shard.token}-{shard.held}").touch()
-
-
-def test_threads(join: Join) -> None:
+@pytest.mark.parametrize("executor", ["threads", "asyncio"])
+def test_handlers_run_where_the_executor_says(join: Join, executor: str) -> None:
     running: set[int] = set()
+    homes: set[object] = set()
 
     def handle(shard: zklock.Shard) -> None:
         running.add(shard.number)
-        assert threading.current_thread() is not threading.main_thread()
+        homes.add(threading.current_thread())
         shard.should_stop.wait()
         running.discard(shard.number)
 
-    one = join("a", handler=handle, executor="threads")
+    async def serve(shard: aio.Shard) -> None:
+        running.add(shard.number)
+        homes.add(asyncio.get_running_loop())
+        await shard.should_stop.wait()
+        shard.check()
+        running.discard(shard.number)
+
+    if executor == "threads":
+        one = join("a", handler=handle, executor=executor)
+    else:
+        one = join("a", handler=serve)
     wait_for(lambda: len(running) == SHARDS, SOON, "all handled")
+    assert len(homes) == (SHARDS if executor == "threads" else 1)
+    assert threading.main_thread() not in homes
     one.stop()
     assert not running
 
@@ -420,24 +405,6 @@ def test_an_executor_of_the_user(join: Join) -> None:
         one.stop()
         assert len(running) == 2
         assert executor.submit(lambda: "still mine").result(SOON) == "still mine"
-
-
-def test_asyncio(join: Join) -> None:
-    running: set[int] = set()
-    loops = set()
-
-    async def handle(shard: aio.Shard) -> None:
-        running.add(shard.number)
-        loops.add(asyncio.get_running_loop())
-        await shard.should_stop.wait()
-        shard.check()
-        running.discard(shard.number)
-
-    one = join("a", handler=handle)
-    wait_for(lambda: len(running) == SHARDS, SOON, "all handled")
-    assert len(loops) == 1
-    one.stop()
-    assert not running
 
 
 def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str) -> None:
@@ -489,28 +456,6 @@ def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str
     loop.close()
     wait_for(lambda: pool.draining and not pool.owned(), SOON, "all shards are given up")
     pool.stop()
-
-
-def test_processes(join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
-    one = join("a", shards=2, handler=handle_in_a_process, executor="processes")
-    wait_for(lambda: len(list(tmp_path.glob("*-began"))) == 2, SOON, "all handled")
-    told = [path.read_text().split() for path in tmp_path.glob("*-began")]
-    assert {held for _, held in told} == {"True"}
-    assert os.getpid() not in {int(pid) for pid, _ in told}
-    one.stop()
-    assert len(list(tmp_path.glob("*-True"))) == 2
-
-
-def test_processes_hear_of_the_loss(
-    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zklock_client: Any
-) -> None:
-    monkeypatch.setenv("ZKLOCK_TEST_FOLDER", str(tmp_path))
-    one = join("a", shards=1, handler=handle_in_a_process, executor="processes")
-    wait_for(lambda: list(tmp_path.glob("*-began")), SOON, "handled")
-    zklock_client.delete(one.owned()[0].path)
-    wait_for(lambda: list(tmp_path.glob("*-False")), SOON, "told of the loss")
-    wait_for(lambda: len(list(tmp_path.glob("*-began"))) == 2, SOON, "handled again")
 
 
 def test_a_failing_handler_is_called_again(
@@ -584,30 +529,6 @@ def test_callbacks_that_raise_hold_nothing_up(
         assert sum(f"{what} of shard" in it.message for it in caplog.records) == 3
 
 
-def test_stop_says_what_does_not_end(front: Front, join: Join) -> None:
-    finish = threading.Event()
-    one = join("a", shards=2, handler=front.script(held_up(finish)))
-    shared(one, total=2)
-    with pytest.raises(zklock.PoolStuck, match="shards 0-1"):
-        one.stop(0.3)
-    assert counts(one) == [2]
-    finish.set()
-    one.stop()
-    assert counts(one) == [0]
-
-
-def test_a_shard_stays_while_its_handler_runs(front: Front, join: Join) -> None:
-    finish = threading.Event()
-    one = join("a", shards=1, handler=front.script(held_up(finish)))
-    shared(one, total=1)
-    two = join("b", shards=1)
-    wait_for(lambda: len(one.members()) == 2, SOON, "both are there")
-    assert not one.drain(0.4)
-    assert counts(one, two) == [1, 0]
-    finish.set()
-    wait_for(lambda: counts(one, two) == [0, 1], SOON, "handed over")
-
-
 def test_a_stop_that_may_not_wait_finds_nothing_stuck_where_nobody_works(
     front: Front, zklock_client: Any, zklock_path: str
 ) -> None:
@@ -631,17 +552,6 @@ def test_stopped_in_the_middle_of_everything(
         gone(zklock_client, f"{zklock_path}/leader")
         for number in children(zklock_client, f"{zklock_path}/shards"):
             gone(zklock_client, f"{zklock_path}/shards/{number}")
-
-
-def test_the_client_is_stopped_first(
-    front: Front, join: Join, zklock_connect: Callable[..., Any]
-) -> None:
-    client = zklock_connect()
-    one = join("a", client=client, handler=front.script(waits))
-    shared(one)
-    client.stop()
-    assert one.owned() == {}
-    one.stop()
 
 
 def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
@@ -821,32 +731,19 @@ def test_every_frame_of_the_way_in_and_out_is_lost_once(
     assert sum(struck) > len(struck) // 2
 
 
-def test_start_needs_zookeeper(front: Front, zklock_own_server: Any, zklock_connect: Any) -> None:
-    client = zklock_connect(zklock_own_server.hosts)
-    pool = front.pool(client, "/pool")
-    zklock_own_server.kill()
-    with pytest.raises(zklock.NoAnswer):
-        pool.start()
-    pool.stop()
-
-
 def test_zookeeper_goes_and_comes_back(
     front: Front, zklock_own_server: Any, zklock_connect: Any
 ) -> None:
     client = zklock_connect(zklock_own_server.hosts)
+    late = front.pool(client, "/pool", shards=SHARDS)
     with front.pool(client, "/pool", shards=SHARDS) as pool:
         shared(pool)
         zklock_own_server.kill()
         wait_for(lambda: not pool.owned(), SOON, "lost with the lease")
+        with pytest.raises(zklock.NoAnswer):
+            late.start()
+        late.stop()
         zklock_own_server.start()
         shared(pool)
-
-
-def test_stop_without_zookeeper(front: Front, zklock_own_server: Any, zklock_connect: Any) -> None:
-    client = zklock_connect(zklock_own_server.hosts)
-    pool = front.pool(client, "/pool", shards=SHARDS)
-    pool.start()
-    shared(pool)
-    zklock_own_server.kill()
-    stopping = run(pool.stop)
-    stopping.result(SOON)
+        zklock_own_server.kill()
+        pool.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -160,44 +161,44 @@ def test_what_is_deleted_of_a_pool_is_made_again(
     shared(one, two, three)
 
 
+def refusing(call: Callable[..., Any], times: float, of: Callable[..., bool]) -> Callable[..., Any]:
+    """Return a call that fails at first, as where no thread can be started."""
+    left = [times]
+
+    def refused(*args: Any, **options: Any) -> Any:
+        if left[0] and of(*args, **options):
+            left[0] -= 1
+            raise RuntimeError("can't start new thread")
+        return call(*args, **options)
+
+    return refused
+
+
+def of_pool(thread: threading.Thread) -> bool:
+    return thread.name == "zklock-pool"
+
+
 def test_a_pool_whose_thread_cannot_be_started_at_first(
     front: Front,
     zklock_connect: Callable[..., Any],
     zklock_path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    start, refused = threading.Thread.start, threading.Event()
-
-    def unless_refused(thread: threading.Thread) -> None:
-        if thread.name == "zklock-pool" and not refused.is_set():
-            refused.set()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     pool = front.pool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", unless_refused)
-            pool.start()
-        shared(pool)
-        assert refused.is_set()
-    finally:
-        pool.stop()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refusing(threading.Thread.start, 1, of_pool))
+        pool.start()
+    shared(pool)
+    pool.stop()
 
 
 def test_a_pool_whose_thread_cannot_be_started(
     zklock_connect: Callable[..., Any], zklock_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "zklock-pool":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     pool = zklock.WorkerPool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        refused = refusing(threading.Thread.start, math.inf, of_pool)
+        patched.setattr(threading.Thread, "start", refused)
         with pytest.raises(zklock.ZkLockError, match=r"call start\(\) again"):
             pool.start()
     with pool:
@@ -555,9 +556,13 @@ def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
     zklock_client: Any,
     zklock_path: str,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     refused: threading.Semaphore,
 ) -> None:
-    """Else there would be as many tries a second as it has changed what it says."""
+    """Else there would be as many tries a second as it has changed what it says.
+
+    It stays in the pool, though it looks at its node whenever the leader has written to it.
+    """
     monkeypatch.setattr(publication, "REFUSED", 0.1)
     open_now, most = Counter[Publication](), Counter[Publication]()
     real_write, real_answered = Publication._write, Publication._answered
@@ -578,34 +583,14 @@ def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
     node = not_to_be_written(zklock_client, f"{zklock_path}/members")
     for number in range(20):
         one.set_capacity(2.0 + number)
-    for _ in range(4):
-        assert refused.acquire(timeout=SOON)
-    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
-    wait_for(lambda: [it.capacity for it in one.members()] == [21.0], SOON, "the newest")
-    assert set(most.values()) == {1}, "one at a time"
-
-
-def test_a_worker_that_may_not_say_what_it_is_stays_in_the_pool(
-    join: Join,
-    zklock_client: Any,
-    zklock_path: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    refused: threading.Semaphore,
-) -> None:
-    """It looks at its node whenever the leader has written to it."""
-    monkeypatch.setattr(publication, "REFUSED", 0.1)
-    one = join("a")
-    shared(one)
-    node = not_to_be_written(zklock_client, f"{zklock_path}/members")
-    one.set_capacity(2.0)
     assert refused.acquire(timeout=SOON)
     one.set_shards(SHARDS + 1)
     shared(one, total=SHARDS + 1)
     for _ in range(5):
         assert refused.acquire(timeout=SOON)
     zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
-    wait_for(lambda: [it.capacity for it in one.members()] == [2.0], SOON, "what it is")
+    wait_for(lambda: [it.capacity for it in one.members()] == [21.0], SOON, "the newest")
+    assert set(most.values()) == {1}, "one at a time"
     assert children(zklock_client, f"{zklock_path}/members") == [node.rpartition("/")[2]]
     assert "cannot be in the pool" not in caplog.text
 
@@ -639,27 +624,6 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
         assert watch.awake < bounded(4 * unit)
 
 
-def test_a_worker_that_has_crashed_is_not_left_out_if_nobody_else_is_there(
-    front: Front, zklock_connect: Callable[..., Any], zklock_client: Any, zklock_path: str
-) -> None:
-    unit = 1.0
-    client = zklock_connect(timeout=unit)
-    pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
-    with pool:
-        shared(pool)
-        for _ in range(3):
-            came = now_of(client)
-            looper = member(zklock_client, zklock_path, "looper")
-            wait_for(looper.has, SOON, "it gets shards")
-            reaches(client, came + unit)
-            looper.vanish()
-        assert pool.drain(SOON)
-        looper = member(zklock_client, zklock_path, "looper")
-        with Stopwatch() as watch:
-            wait_for(lambda: len(looper.has()) == SHARDS, SOON, "it gets all")
-        assert watch.awake < bounded(4 * unit)
-
-
 def test_a_worker_that_leaves_in_order_has_not_crashed(front: Front, join: Join) -> None:
     one = join("a", settle=0.05)
     worker = (one if isinstance(front, Threads) else one._lock)._worker
@@ -671,19 +635,6 @@ def test_a_worker_that_leaves_in_order_has_not_crashed(front: Front, join: Join)
     assert worker.campaign.newcomers._records == {}
 
 
-def refusing(call: Callable[..., Any], times: int, of: Callable[..., bool]) -> Callable[..., Any]:
-    """Return a call that fails at first, as where no thread can be started."""
-    left = [times]
-
-    def refused(*args: Any, **options: Any) -> Any:
-        if of(*args, **options) and left[0]:
-            left[0] -= 1
-            raise RuntimeError("can't start new thread")
-        return call(*args, **options)
-
-    return refused
-
-
 @pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
 def test_without_threads_for_a_while(
     front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -693,29 +644,22 @@ def test_without_threads_for_a_while(
     monkeypatch.setattr(zklock.LeaderElection, "acquire", led)
     called = refusing(OwnThreads.submit, 3, lambda *given: isinstance(given[-1], zklock.Grant))
     monkeypatch.setattr(OwnThreads, "submit", called)
-    assigned = Assigned()
+    assigned: list[int] = []
     calls = Calls(front)
     pool = join(
-        "a", handler=calls.handler, on_assigned=assigned.append, retry=(0.05, 0.1), shards=6
+        "a",
+        handler=calls.handler,
+        on_assigned=lambda number, grant: assigned.append(number),
+        retry=(0.05, 0.1),
+        shards=6,
     )
     shared(pool, total=6)
     wait_for(lambda: sorted(calls.numbers) == list(range(6)), SOON, "all are handled")
-    assert len(assigned.numbers) == 3
+    assert len(assigned) == 3
     assert caplog.text.count("this worker cannot lead: can't start new thread") == 1
     assert caplog.text.count("on_assigned of shard") == 3
     pool.stop()
     assert pool.owned() == {}
-
-
-class Assigned:
-    """A callback that notes the numbers."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.append = self._append
-
-    def _append(self, number: int, grant: Any) -> None:
-        self.numbers.append(number)
 
 
 @pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
@@ -844,77 +788,43 @@ class Denials:
             monkeypatch.setattr(each, "pause_after", pause)
 
 
-def test_a_worker_that_may_not_be_in_the_pool_any_more_says_so_once(
+@pytest.mark.parametrize(
+    ("shut", "also", "deleted", "trouble", "end"),
+    [
+        ("members", {"read": True}, "members", "cannot be in the pool", "is in the pool again"),
+        ("leader", {}, "leader", "cannot lead", "can lead again"),
+        ("members", {}, "leader", "cannot lead", "can lead again"),
+        ("shards/3", {}, "shards/3", "cannot acquire", "shard 3 acquired"),
+    ],
+)
+def test_what_acls_forbid_later_is_said_once(
     join: Join,
     zklock_client: Any,
     zklock_path: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    shut: str,
+    also: dict[str, bool],
+    deleted: str,
+    trouble: str,
+    end: str,
 ) -> None:
+    """To be in the pool, to stand for election, to see who is in the pool, to own a shard."""
     caplog.set_level("INFO", "zklock")
     one = join("a", retry=(0.5, 4.0))
     shared(one)
+    (name,) = children(zklock_client, f"{zklock_path}/{deleted}")
     denials = Denials(monkeypatch)
-    members = f"{zklock_path}/members"
-    shut = make_acl("world", "anyone", read=True, admin=True, delete=True)
-    zklock_client.set_acls(members, [shut])
-    (name,) = children(zklock_client, members)
-    zklock_client.delete(f"{members}/{name}")
+    acl = [make_acl("world", "anyone", admin=True, delete=True, **also)]
+    zklock_client.set_acls(f"{zklock_path}/{shut}", acl)
+    zklock_client.delete(f"{zklock_path}/{deleted}/{name}")
     wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
     assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert caplog.text.count("this worker cannot be in the pool") == 1
-    zklock_client.set_acls(members, OPEN_ACL_UNSAFE)
-    wait_for(lambda: "this worker is in the pool again" in caplog.text, SOON, "it is said")
+    assert caplog.text.count(trouble) == 1
+    zklock_client.set_acls(f"{zklock_path}/{shut}", OPEN_ACL_UNSAFE)
+    wait_for(lambda: end in caplog.text, SOON, "it is said")
     shared(one)
-    assert caplog.text.count("this worker cannot be in the pool") == 1
-
-
-@pytest.mark.parametrize("where", ["leader", "members"])
-def test_a_worker_that_may_not_lead_says_so_once(
-    join: Join,
-    zklock_client: Any,
-    zklock_path: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    where: str,
-) -> None:
-    """It may not stand for election, or not see who is in the pool."""
-    caplog.set_level("INFO", "zklock")
-    one = join("a", retry=(0.5, 4.0))
-    shared(one)
-    (term,) = children(zklock_client, f"{zklock_path}/leader")
-    denials = Denials(monkeypatch)
-    shut = make_acl("world", "anyone", admin=True, delete=True)
-    zklock_client.set_acls(f"{zklock_path}/{where}", [shut])
-    zklock_client.delete(f"{zklock_path}/leader/{term}")
-    wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
-    assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert caplog.text.count("this worker cannot lead") == 1
-    zklock_client.set_acls(f"{zklock_path}/{where}", OPEN_ACL_UNSAFE)
-    wait_for(lambda: "this worker can lead again" in caplog.text, SOON, "it is said")
-    assert caplog.text.count("this worker cannot lead") == 1
-
-
-def test_a_shard_that_may_not_be_had_is_said_once(
-    join: Join,
-    zklock_client: Any,
-    zklock_path: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO", "zklock")
-    shard = f"{zklock_path}/shards/3"
-    zklock_client.ensure_path(shard)
-    zklock_client.set_acls(shard, [make_acl("world", "anyone", admin=True)])
-    denials = Denials(monkeypatch)
-    one = join("a", retry=(0.5, 4.0))
-    wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
-    assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert caplog.text.count("cannot acquire") == 1
-    zklock_client.set_acls(shard, OPEN_ACL_UNSAFE)
-    shared(one)
-    assert "shard 3 acquired" in caplog.text
-    assert caplog.text.count("cannot acquire") == 1
+    assert caplog.text.count(trouble) == 1
 
 
 def test_a_pool_whose_client_is_stopped_leaves_without_an_error(
@@ -925,10 +835,11 @@ def test_a_pool_whose_client_is_stopped_leaves_without_an_error(
 ) -> None:
     caplog.set_level("INFO", "zklock")
     client = zklock_connect()
-    pool = front.pool(client, zklock_path, shards=SHARDS)
+    pool = front.pool(client, zklock_path, shards=SHARDS, handler=Calls(front).handler)
     pool.start()
     shared(pool)
     client.stop()
+    assert pool.owned() == {}
     said = "this worker leaves the pool for good: its client was stopped"
     wait_for(lambda: said in caplog.text, SOON, "it is said")
     pool.stop()
