@@ -129,7 +129,7 @@ def handed_out(sizes: list[int]) -> list[list[Any]]:
     sent = []
 
     def plan() -> Iterator[Any]:
-        assert (yield from nodes.hand_out("/p/leader/x", writes)) is None
+        assert (yield from nodes.hand_out("/p/leader/x", writes, [])) is None
 
     recipe: Any = plan()
     answer = None
@@ -163,18 +163,11 @@ def test_a_usual_plan_is_one_transaction() -> None:
 @pytest.mark.parametrize("why", [Failure.MISSING, Failure.CHANGED, Failure.DROPPED])
 def test_a_refused_plan_stops(why: Failure) -> None:
     writes = [("/p/1", b"x" * 300_000, 7), ("/p/2", b"y" * 300_000, 7)]
-    recipe = nodes.hand_out("/p/leader/x", writes)
+    recipe = nodes.hand_out("/p/leader/x", writes, [])
     next(recipe)
     with pytest.raises(StopIteration) as stop:
         recipe.send((Failed(why, Exception("refused")),))
     assert stop.value.value is why
-
-
-def test_a_forbidden_plan_raises() -> None:
-    recipe = nodes.hand_out("/p/leader/x", [("/p/1", b"x", 7)])
-    next(recipe)
-    with pytest.raises(AccessDenied):
-        recipe.send((Failed(Failure.DENIED, AccessDenied("/p/1: forbidden")),))
 
 
 def test_what_is_forbidden_of_a_plan_is_told() -> None:

@@ -1,74 +1,55 @@
-"""The states of a slot and of a worker, held against the tables written out here, and in the docs.
+"""The states of a slot and of a worker, held against the tables of docs/design.md.
 
-``python -m tests.unit.test_pool_states`` writes the tables of docs/design.md anew.
+``python -m tests.unit.test_pool_states`` writes these anew.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tables import Shown, written
 from zklock._pool import member_states, slot_states
 from zklock._pool.member_states import DONE, HAS_JOINED, STOPPING, MemberEvent, MemberState
 from zklock._pool.slot_states import TABLE, UNSETTLED, SlotEvent, SlotState
 from zklock._pool.transition_table import IllegalStep
 
-ROWS = """
-            NEW         CONTENDING   WITHDRAWING  RETRYING    OWNED     ENDING     RELEASING  GONE
-WANTED      CONTENDING  -            -            -           -         -          -          -
-UNWANTED    -           WITHDRAWING  WITHDRAWING  GONE        ENDING    ENDING     RELEASING  -
-GRANTED     -           OWNED        RELEASING    -           -         -          -          -
-USELESS     -           RELEASING    RELEASING    -           -         -          -          -
-WITHDRAWN   -           -            GONE         -           -         -          -          -
-FAILED      -           RETRYING     GONE         -           -         -          -          -
-HOPELESS    -           GONE         GONE         -           -         -          -          -
-DUE         -           -            -            CONTENDING  -         -          -          GONE
-LOST        -           -            -            -           ENDING    ENDING     -          -
-LATE        -           CONTENDING   WITHDRAWING  RETRYING    OWNED     ENDING     RELEASING  GONE
-WORK_DUE    -           -            -            -           OWNED     ENDING     RELEASING  GONE
-WORK_OVER   -           -            -            -           OWNED     RELEASING  -          -
-RELEASED    -           -            -            -           -         -          GONE       -
-"""
-
-MEMBER = """
-           NEW       STARTING  REFUSED  JOINED  TOLD     LEAVING  IDLE    CLOSED
-START      STARTING  -         -        -       -        -        -       -
-JOIN       -         JOINED    -        -       -        -        -       -
-FAIL       NEW       NEW       REFUSED  NEW     -        -        -       -
-STOP       NEW       REFUSED   REFUSED  TOLD    TOLD     LEAVING  IDLE    CLOSED
-LEAVE      -         -         -        -       LEAVING  LEAVING  IDLE    CLOSED
-WORK_OVER  -         -         -        -       -        IDLE     -       -
-CLOSE      -         -         -        -       -        -        CLOSED  -
-"""
-
-CASES = written(ROWS, SlotState, SlotEvent)
-ALL: list[tuple[Any, Any, Any]] = [
-    (TABLE, step, CASES[step]) for step in product(SlotState, SlotEvent)
-] + [
-    (member_states.TABLE, step, then)
-    for step, then in written(MEMBER, MemberState, MemberEvent).items()
-]
-SHOWN = [
-    Shown("slot", TABLE, SlotState, SlotEvent),
-    Shown("member", member_states.TABLE, MemberState, MemberEvent),
+DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
+SHOWN: list[tuple[str, Any, Any, Any]] = [
+    ("slot", TABLE, SlotState, SlotEvent),
+    ("member", member_states.TABLE, MemberState, MemberEvent),
 ]
 
 
-@pytest.mark.parametrize(("table", "step", "then"), ALL)
-def test_every_state_and_event(table: Any, step: tuple[StrEnum, StrEnum], then: Any) -> None:
-    if then is None:
-        with pytest.raises(IllegalStep, match=step[0].value):
-            table[step]
-    else:
-        assert table[step] is then
+def shown(page: str, name: str, table: Any, states: Any, events: Any) -> str:
+    """Return the page with the table between two comments with the table's name."""
+    lines = ["| | " + " | ".join(f"*{state}*" for state in states) + " |"]
+    lines.append("|---" * (len(states) + 1) + "|")
+    for event in events:
+        steps = [(state, table.get((state, event))) for state in states]
+        cells = ["·" if then is state else then or "" for state, then in steps]
+        lines.append(f"| **{event}** | {' | '.join(cells)} |")
+    text = "\n".join(line.replace("  ", " ") for line in lines)
+    begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
+    before, _, rest = page.partition(begin)
+    return before + begin + text + end + rest.partition(end)[2]
 
 
-def test_all_pairs_are_written_out() -> None:
-    assert len(ALL) == len(SlotState) * len(SlotEvent) + len(MemberState) * len(MemberEvent)
+@pytest.mark.parametrize("each", SHOWN, ids=lambda each: each[0])
+def test_the_docs_show_the_table(each: tuple[str, Any, Any, Any]) -> None:
+    page = DESIGN.read_text()
+    assert shown(page, *each) == page, (
+        "docs/design.md shows another table: run python -m tests.unit.test_pool_states"
+    )
+
+
+@pytest.mark.parametrize(("_", "table", "states", "events"), SHOWN)
+def test_other_steps_are_refused(_: str, table: Any, states: Any, events: Any) -> None:
+    for state, event in set(product(states, events)) - set(table):
+        with pytest.raises(IllegalStep, match=state):
+            table[state, event]
 
 
 @pytest.mark.parametrize("table", [slot_states.TABLE, member_states.TABLE])
@@ -97,13 +78,8 @@ def test_what_is_not_wanted_is_worked_on_only_to_its_end() -> None:
     assert SlotState.RETRYING not in reached
 
 
-@pytest.mark.parametrize("shown", SHOWN, ids=["slot", "member"])
-def test_the_docs_show_the_table(shown: Shown) -> None:
-    assert shown.found == shown.text, (
-        "docs/design.md shows another table: run python -m tests.unit.test_pool_states"
-    )
-
-
 if __name__ == "__main__":
+    text = DESIGN.read_text()
     for each in SHOWN:
-        each.write()
+        text = shown(text, *each)
+    DESIGN.write_text(text)

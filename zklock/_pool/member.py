@@ -10,15 +10,16 @@ import base64
 import contextlib
 import logging
 import math
+import pickle
 import socket
 import sys
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from zklock._core.callbacks import check_callbacks
+from zklock._core.callbacks import check_callback, check_callbacks, is_coroutine_function
 from zklock._core.loops import check_thread
 from zklock._election.changes import Observed, Watched
 from zklock._election.membership import MembershipChange, watched
@@ -31,14 +32,13 @@ from zklock._ground.numbers import check_number
 from zklock._ground.records import Fields, Logs, log_fields
 from zklock._locks.base import G
 from zklock._pool import nodes, views
-from zklock._pool.executors import runner
 from zklock._pool.keys import Keys, check_shards, encode, parse_shards
 from zklock._pool.member_states import DONE, MemberState
 from zklock._pool.nodes import PoolPaths, Registration, WorkerRecord
 from zklock._pool.own_threads import Calling
-from zklock._pool.processes import is_being_spawned
+from zklock._pool.processes import InProcesses, is_being_spawned
 from zklock._pool.rebalancer import Campaign
-from zklock._pool.runners import Runner, ShardHandler
+from zklock._pool.runners import InTasks, InThreads, Runner, ShardHandler
 from zklock._pool.slot import Callbacks, ShardLock, Slot
 from zklock._pool.trouble import Trouble
 from zklock._pool.views import PoolMember, PoolWorker, ShardOwner
@@ -192,8 +192,48 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     def _runner_of(
         self, handler: ShardHandler, executor: object
     ) -> Callable[[asyncio.AbstractEventLoop | None], Runner]:
-        """Return a factory of the runner; its argument is the loop of ``start()``, if any."""
-        return runner(handler, executor)
+        """Return a factory of the handler's runner; ``TypeError``, ``ValueError`` if none fits.
+
+        The factory's argument is the loop of ``start()``, for coroutine functions, if the executor
+        is no loop. ``None`` means a loop on a thread of its own.
+        """
+        check_callback(True, "handler", handler)
+        awaits = is_coroutine_function(handler)
+        if executor is None:
+            executor = "asyncio" if awaits else "threads"
+        if isinstance(executor, str) and executor not in {"threads", "processes", "asyncio"}:
+            raise ValueError(
+                "executor must be 'threads', 'processes', 'asyncio', an executor or a loop, not "
+                f"{executor!r}"
+            )
+        if isinstance(executor, ProcessPoolExecutor) or not isinstance(
+            executor, str | Executor | asyncio.AbstractEventLoop
+        ):
+            raise TypeError(
+                f"executor must not be a {type(executor).__name__}; for processes, pass "
+                "executor='processes'"
+            )
+        tasks = executor == "asyncio" or isinstance(executor, asyncio.AbstractEventLoop)
+        if tasks != awaits:
+            raise TypeError(
+                "executor='asyncio' or a loop needs a coroutine function, and no other "
+                "executor takes one"
+            )
+        if isinstance(executor, asyncio.AbstractEventLoop):
+            loop = executor
+            return lambda home: InTasks(handler, loop)
+        if tasks:
+            return partial(InTasks, handler)
+        if executor == "processes":
+            try:
+                pickle.dumps(handler)
+            except Exception as error:
+                raise TypeError(
+                    f"a handler for processes must be a module's function: {error}"
+                ) from None
+            return lambda home: InProcesses(handler)
+        threads = executor if isinstance(executor, Executor) else None
+        return lambda home: InThreads(handler, threads)
 
     def _new_callbacks(self) -> Calling:
         raise NotImplementedError

@@ -7,9 +7,8 @@ each state, the worker's nodes may be in ZooKeeper or not: their session may end
 from __future__ import annotations
 
 from enum import StrEnum
-from types import MappingProxyType
 
-from zklock._pool.transition_table import Steps
+from zklock._pool.transition_table import table
 
 
 class MemberState(StrEnum):
@@ -60,23 +59,17 @@ class MemberEvent(StrEnum):
     """The threads that were started for the work have ended."""
 
 
-S, E = MemberState, MemberEvent
-
-TABLE = MappingProxyType(
-    Steps(
-        {
-            (S.NEW, E.START): S.STARTING,
-            (S.STARTING, E.JOIN): S.JOINED,
-            **{(state, E.FAIL): state for state in (S.NEW, S.REFUSED)},
-            **{(state, E.FAIL): S.NEW for state in (S.STARTING, S.JOINED)},
-            **{(state, E.STOP): state for state in (S.NEW, *STOPPING)},
-            (S.STARTING, E.STOP): S.REFUSED,
-            (S.JOINED, E.STOP): S.TOLD,
-            **{(state, E.LEAVE): state for state in _TOLD},
-            (S.TOLD, E.LEAVE): S.LEAVING,
-            (S.LEAVING, E.WORK_OVER): S.IDLE,
-            (S.IDLE, E.CLOSE): S.CLOSED,
-        }
-    )
+TABLE = table(
+    MemberState,
+    MemberEvent,
+    """
+               NEW       STARTING  REFUSED  JOINED  TOLD     LEAVING  IDLE    CLOSED
+    START      STARTING  -         -        -       -        -        -       -
+    JOIN       -         JOINED    -        -       -        -        -       -
+    FAIL       NEW       NEW       REFUSED  NEW     -        -        -       -
+    STOP       NEW       REFUSED   REFUSED  TOLD    TOLD     LEAVING  IDLE    CLOSED
+    LEAVE      -         -         -        -       LEAVING  LEAVING  IDLE    CLOSED
+    WORK_OVER  -         -         -        -       -        IDLE     -       -
+    CLOSE      -         -         -        -       -        -        CLOSED  -
+    """,
 )
-"""The state that an event leads to; ``IllegalStep`` if it is not allowed."""

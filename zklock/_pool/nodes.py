@@ -409,15 +409,13 @@ def read(paths: Sequence[str], hidden: list[str] | None = None) -> Recipe[list[N
 
 
 def hand_out(
-    leader_node: str,
-    writes: Sequence[tuple[str, bytes, int]],
-    forbidden: list[str] | None = None,
+    leader_node: str, writes: Sequence[tuple[str, bytes, int]], forbidden: list[str]
 ) -> Recipe[Failure | None]:
     """Write the workers' assignments, if the leader's node exists → the failure, if any.
 
     Each node must still have the version that was read. ZooKeeper limits the size of a request, so
-    there may be several transactions: as few as possible. With a list for what is ``forbidden`` by
-    ACLs, that is such a failure, too, and the node's path is put there.
+    there may be several transactions: as few as possible. The path of a node that ACLs forbid to
+    write is put into ``forbidden``.
     """
     left = [Write(*each) for each in writes]
     while left:
@@ -426,7 +424,7 @@ def hand_out(
         while left and (size := size + len(left[0].data) + len(left[0].path) + 64) <= _BATCH:
             batch.append(left.pop(0))
         (written,) = yield (Transaction((Check(leader_node), *batch)),)
-        if forbidden is not None and steps.is_(written, Failure.DENIED) and written.node:
+        if steps.is_(written, Failure.DENIED) and written.node:
             forbidden.append(written.node)
             return Failure.DENIED
         steps.check(written, Failure.DROPPED, Failure.MISSING, Failure.CHANGED)

@@ -6,14 +6,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from zklock._core.attempt import Once
-from zklock._core.session import Session
-from zklock._ground.records import Fields
-from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock._recipes import queries, steps
 from zklock.errors import AccessDenied
+
+if TYPE_CHECKING:
+    from zklock._pool.worker import Worker
 
 log = logging.getLogger("zklock")
 
@@ -30,15 +31,12 @@ class Publication:
 
     Only the pool's thread uses it. ``said()`` returns the node and its data; the node is ``None``
     while there is nothing to write. Changes are collected for ``pause`` seconds. One write is under
-    way at a time, so that the newest comes last. Nothing is written once ``stopping()``. A node
-    that is gone is left alone. ``_fields()``: for the log.
+    way at a time, so that the newest comes last. Nothing is written once the worker was told to
+    leave. A node that is gone is left alone.
     """
 
-    session: Session
-    task_queue: TaskQueue
+    worker: Worker
     said: Callable[[], tuple[str | None, bytes]]
-    stopping: Callable[[], bool]
-    _fields: Callable[[], Fields]
     pause: float = 0.0
     _refusals: Trouble = field(default_factory=lambda: Trouble((REFUSED, _LONGEST)))
     _written: tuple[str | None, bytes] | None = None
@@ -55,28 +53,30 @@ class Publication:
             self._after(self.pause)
 
     def _after(self, seconds: float) -> None:
-        self.task_queue.at(self.task_queue.now() + seconds, self._write)
+        self.worker.task_queue.at(self.worker.task_queue.now() + seconds, self._write)
 
     def _write(self) -> None:
         node, data = said = self.said()
-        if node is None or self.stopping() or said == self._written:
+        if node is None or self.worker.stopping or said == self._written:
             self._under_way = False
             return
         self._written = said
         write = partial(steps.overwrite, node, data)
-        attempt = self.session.attempt(partial(queries.retry_on_new_session, write))
+        attempt = self.worker.session.attempt(partial(queries.retry_on_new_session, write))
         answered = Once(lambda: self._answered(attempt.settled()[1]))
-        attempt.when_done(partial(self.task_queue.later, answered))
+        attempt.when_done(partial(self.worker.task_queue.later, answered))
         attempt.start()
 
     def _answered(self, error: BaseException | None) -> None:
         """Write again: something may have changed meanwhile, or ACLs may be changed."""
         if isinstance(error, AccessDenied):
             if self._refusals.strikes(error):
-                log.error("this worker may not write its own node: %s", error, extra=self._fields())
+                log.error(
+                    "this worker may not write its own node: %s", error, extra=self.worker._fields()
+                )
             self._written = None
             self._after(self._refusals.pause())
         else:
             if self._refusals.ends():
-                log.info("this worker writes its node again", extra=self._fields())
+                log.info("this worker writes its node again", extra=self.worker._fields())
             self._after(self.pause)

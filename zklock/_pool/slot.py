@@ -10,10 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from logging import ERROR, INFO, WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zklock._core.attempt import Attempt, Once
 from zklock._core.callbacks import ran
@@ -26,12 +26,14 @@ from zklock._pool.keys import Key, in_order
 from zklock._pool.own_threads import Calling
 from zklock._pool.runners import CannotRun, Runner, Task
 from zklock._pool.slot_states import UNSETTLED, WORKED_ON, SlotEvent, SlotState
-from zklock._pool.task_queue import TaskQueue
 from zklock._pool.trouble import Trouble
 from zklock._shell.client import Kazoo
 from zklock._telemetry import subscriptions
 from zklock._telemetry.events import ShardMoved
 from zklock.errors import LockLost, NotHeld, StaleToken
+
+if TYPE_CHECKING:
+    from zklock._pool.worker import Worker
 
 AT_ONCE = 200
 """How many shards a worker begins to queue for before it waits for an answer."""
@@ -80,38 +82,29 @@ class Callbacks:
     retry: tuple[float, float]
 
 
-@dataclass(eq=False)
 class Slots:
     """The shards that a worker should have, and what it does with them.
 
-    Only the pool's thread uses it, except what is said to be for any thread. ``owned`` is where it
-    notes the grants of the shards that the worker owns; ``changed()`` is called after each change.
-    ``lock(slot)`` makes the lock of a slot. ``usable()``: whether the client may be of use, now or
-    later. ``stopping()``: whether the worker was told to stop. ``unfit()`` is called if handlers
-    cannot run any more. ``answered(call)`` calls when all is answered that was asked before, or
-    when the client is of no use any more.
+    Only the pool's thread uses it, except what is said to be for any thread. ``owned`` has the
+    grants of the shards that the worker owns.
     """
 
-    path: str
-    identity: str
-    owned: dict[Key, Any]
-    callbacks: Callbacks
-    task_queue: TaskQueue
-    lock: Callable[[Slot], ShardLock]
-    usable: Callable[[], bool]
-    stopping: Callable[[], bool]
-    changed: Callable[[], object]
-    unfit: Callable[[], object]
-    answered: Callable[[Callable[[], object]], object]
     home: asyncio.AbstractEventLoop | None = None
     runner: Runner | None = None
     caller: Calling | None = None
-    taking: bool = True
-    _wanted: frozenset[Key] = frozenset()
-    _to_begin: deque[Key] = field(default_factory=deque)
-    _room: int = field(default_factory=lambda: AT_ONCE)
-    _asked: bool = False  # for the answer that comes after those to what has begun
-    _slots: dict[Key, Slot] = field(default_factory=dict)
+    taking = True
+
+    def __init__(self, worker: Worker, path: str, identity: str, callbacks: Callbacks) -> None:
+        self.worker = worker
+        self.path = path
+        self.callbacks = callbacks
+        self.owned: dict[Key, Any] = {}
+        self._identity = identity
+        self._wanted: frozenset[Key] = frozenset()
+        self._to_begin: deque[Key] = deque()
+        self._room = AT_ONCE
+        self._asked = False  # for the answer that comes after those to what has begun
+        self._slots: dict[Key, Slot] = {}
 
     @property
     def empty(self) -> bool:
@@ -136,7 +129,7 @@ class Slots:
     def take(self, taking: bool) -> None:
         """Take shards, or no others than those that are owned already."""
         self.taking = taking
-        if not self.stopping():
+        if not self.worker.stopping:
             self._adjust()
 
     def _adjust(self) -> None:
@@ -167,7 +160,7 @@ class Slots:
             self._begin(self._to_begin.popleft())
         if not self._room and not self._asked:
             self._asked = True
-            self.answered(partial(self.task_queue.later, Once(self._go_on)))
+            self.worker.once_answered(partial(self.worker.task_queue.later, Once(self._go_on)))
 
     def _go_on(self) -> None:
         self._asked, self._room = False, AT_ONCE
@@ -194,20 +187,20 @@ class Slots:
         if subscriptions.hooks:
             subscriptions.emit(
                 ShardMoved(
-                    at=self.task_queue.now(),
+                    at=self.worker.task_queue.now(),
                     path=self.path,
                     shard=shard,
-                    identity=self.identity,
+                    identity=self._identity,
                     token=grant.token,
                     owned=owned,
                 )
             )
-        self.changed()
+        self.worker.says_owned.soon()
 
     def gone(self, shard: Key) -> None:
         """Forget a slot. Begin with another if its shard is wanted again."""
         del self._slots[shard]
-        if shard in self._wanted and self.taking and self.usable():
+        if shard in self._wanted and self.taking and self.worker.usable():
             self._to_begin.append(shard)
             self._begin_some()
 
@@ -250,10 +243,10 @@ class Slot(Logs):
     # Inside.
 
     def _later(self, call: Callable[..., object], *what: object) -> None:
-        self._slots.task_queue.later(partial(call, *what))
+        self._slots.worker.task_queue.later(partial(call, *what))
 
     def _after_pause(self, call: Callable[[], object]) -> None:
-        task_queue = self._slots.task_queue
+        task_queue = self._slots.worker.task_queue
         task_queue.at(task_queue.now() + self._trouble.pause(), call)
 
     def _apply(self, event: SlotEvent, grant: Any = None) -> None:
@@ -282,7 +275,7 @@ class Slot(Logs):
     def _contend(self) -> None:
         try:
             if self._lock is None:
-                self._lock = self._slots.lock(self)
+                self._lock = self._slots.worker.pool._lock_of(self)
             self._attempt = self._lock._begin(partial(self._later, Once(self._answered)))
         except Exception as error:
             self._failed(error)
@@ -304,7 +297,7 @@ class Slot(Logs):
             self._apply(SlotEvent.GRANTED, grant)
 
     def _failed(self, error: Exception) -> None:
-        self._apply(SlotEvent.FAILED if self._slots.usable() else SlotEvent.HOPELESS)
+        self._apply(SlotEvent.FAILED if self._slots.worker.usable() else SlotEvent.HOPELESS)
         if self.state is SlotState.RETRYING:
             if self._trouble.strikes(error):
                 self._say(ERROR, "cannot acquire shard %s: %s", self.shard, error)
@@ -348,7 +341,7 @@ class Slot(Logs):
         """Call the handler, unless the shard is being given up."""
         self._apply(SlotEvent.WORK_DUE)
         runner = self._slots.runner
-        if self.state is not SlotState.OWNED or self._slots.stopping() or runner is None:
+        if self.state is not SlotState.OWNED or self._slots.worker.stopping or runner is None:
             return
         self._running.add("handler")
         try:
@@ -366,7 +359,7 @@ class Slot(Logs):
         self._running.discard("handler")
         self._task = None
         # Its loop has ended.
-        ended = isinstance(error, asyncio.CancelledError) and self._slots.stopping()
+        ended = isinstance(error, asyncio.CancelledError) and self._slots.worker.stopping
         shard = self.shard
         if error is None or ended:
             if self._trouble.ends():
@@ -376,7 +369,7 @@ class Slot(Logs):
             if self._trouble.strikes(error):
                 self._say(ERROR, "the handler of shard %s did not start: %s", shard, error)
             if error.for_good:
-                self._slots.unfit()
+                self._slots.worker.is_unfit()
             else:
                 self._after_pause(self._work)
         elif not (says_only(error, OF_LOSS) and not self._grant.held):

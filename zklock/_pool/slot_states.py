@@ -1,13 +1,5 @@
 """The life of a slot: its states, its events, and the one table of what each event does when.
 
-::
-
-    NEW ─▶ CONTENDING ──GRANTED──▶ OWNED ──UNWANTED, LOST──▶ ENDING
-             │  ▲  │                                           │
-       FAILED│  │DUE└──UNWANTED──▶ WITHDRAWING             WORK_OVER
-             ▼  │                   │        │                 ▼
-           RETRYING ──UNWANTED──▶ GONE       └──GRANTED──▶ RELEASING ──RELEASED──▶ GONE
-
 A slot is one acquisition of a shard, from queueing to release. What is gone stays gone: the pool
 makes another slot if it wants the shard again. So no state says what is to follow. docs/design.md
 shows the table.
@@ -16,9 +8,8 @@ shows the table.
 from __future__ import annotations
 
 from enum import StrEnum
-from types import MappingProxyType
 
-from zklock._pool.transition_table import Steps
+from zklock._pool.transition_table import table
 
 
 class SlotState(StrEnum):
@@ -72,37 +63,23 @@ class SlotEvent(StrEnum):
     RELEASED = "released"
 
 
-def _table() -> dict[tuple[SlotState, SlotEvent], SlotState]:
-    begun = set(SlotState) - {SlotState.NEW}
-    table = {(state, SlotEvent.LATE): state for state in begun}
-    owned = {SlotState.OWNED, SlotState.ENDING, SlotState.RELEASING, SlotState.GONE}
-    table |= {(state, SlotEvent.WORK_DUE): state for state in owned}
-    return table | {
-        (SlotState.NEW, SlotEvent.WANTED): SlotState.CONTENDING,
-        (SlotState.CONTENDING, SlotEvent.UNWANTED): SlotState.WITHDRAWING,
-        (SlotState.CONTENDING, SlotEvent.GRANTED): SlotState.OWNED,
-        (SlotState.CONTENDING, SlotEvent.USELESS): SlotState.RELEASING,
-        (SlotState.CONTENDING, SlotEvent.FAILED): SlotState.RETRYING,
-        (SlotState.CONTENDING, SlotEvent.HOPELESS): SlotState.GONE,
-        (SlotState.WITHDRAWING, SlotEvent.UNWANTED): SlotState.WITHDRAWING,
-        (SlotState.WITHDRAWING, SlotEvent.GRANTED): SlotState.RELEASING,
-        (SlotState.WITHDRAWING, SlotEvent.USELESS): SlotState.RELEASING,
-        (SlotState.WITHDRAWING, SlotEvent.WITHDRAWN): SlotState.GONE,
-        (SlotState.WITHDRAWING, SlotEvent.FAILED): SlotState.GONE,
-        (SlotState.WITHDRAWING, SlotEvent.HOPELESS): SlotState.GONE,
-        (SlotState.RETRYING, SlotEvent.UNWANTED): SlotState.GONE,
-        (SlotState.RETRYING, SlotEvent.DUE): SlotState.CONTENDING,
-        (SlotState.OWNED, SlotEvent.UNWANTED): SlotState.ENDING,
-        (SlotState.OWNED, SlotEvent.LOST): SlotState.ENDING,
-        (SlotState.OWNED, SlotEvent.WORK_OVER): SlotState.OWNED,
-        (SlotState.ENDING, SlotEvent.UNWANTED): SlotState.ENDING,
-        (SlotState.ENDING, SlotEvent.LOST): SlotState.ENDING,
-        (SlotState.ENDING, SlotEvent.WORK_OVER): SlotState.RELEASING,
-        (SlotState.RELEASING, SlotEvent.UNWANTED): SlotState.RELEASING,
-        (SlotState.RELEASING, SlotEvent.RELEASED): SlotState.GONE,
-        (SlotState.GONE, SlotEvent.DUE): SlotState.GONE,
-    }
-
-
-TABLE = MappingProxyType(Steps(_table()))
-"""The state that an event leads to; ``IllegalStep`` if it is not allowed."""
+TABLE = table(
+    SlotState,
+    SlotEvent,
+    """
+               NEW         CONTENDING   WITHDRAWING  RETRYING    OWNED  ENDING     RELEASING  GONE
+    WANTED     CONTENDING  -            -            -           -      -          -          -
+    UNWANTED   -           WITHDRAWING  WITHDRAWING  GONE        ENDING ENDING     RELEASING  -
+    GRANTED    -           OWNED        RELEASING    -           -      -          -          -
+    USELESS    -           RELEASING    RELEASING    -           -      -          -          -
+    WITHDRAWN  -           -            GONE         -           -      -          -          -
+    FAILED     -           RETRYING     GONE         -           -      -          -          -
+    HOPELESS   -           GONE         GONE         -           -      -          -          -
+    DUE        -           -            -            CONTENDING  -      -          -          GONE
+    LOST       -           -            -            -           ENDING ENDING     -          -
+    LATE       -           CONTENDING   WITHDRAWING  RETRYING    OWNED  ENDING     RELEASING  GONE
+    WORK_DUE   -           -            -            -           OWNED  ENDING     RELEASING  GONE
+    WORK_OVER  -           -            -            -           OWNED  RELEASING  -          -
+    RELEASED   -           -            -            -           -      -          GONE       -
+    """,
+)

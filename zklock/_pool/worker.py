@@ -71,8 +71,8 @@ class Worker(Logs):
         callbacks: Callbacks,
         campaign: Campaign,
     ) -> None:
-        self._pool = pool
-        self._session = session = campaign.session
+        self.pool = pool
+        self.session = campaign.session
         self.registration = registration
         self.campaign = campaign
         self.lock = ReentrantMutex()
@@ -80,31 +80,13 @@ class Worker(Logs):
         self._starter: StartCall | None = None  # the call that starts it, or has started it
         self._serving: object = None  # what the campaign's thread has to show, else it ends at once
         self._work_over = Event()
-        self.task_queue = TaskQueue(session, self._turn)
-        publish = partial(
-            Publication,
-            session,
-            self.task_queue,
-            stopping=lambda: self.stopping,
-            _fields=self._fields,
+        self.task_queue = TaskQueue(self.session, self._turn)
+        self._says_profile = Publication(
+            self, lambda: (self.registration.member, nodes.profile_data(self.registration))
         )
-        self._says_profile = publish(
-            lambda: (self.registration.member, nodes.profile_data(self.registration))
-        )
-        self._says_owned = publish(self._said_owned, pause=_AFTER)
-        self.slots: Slots = Slots(
-            registration.places.root,
-            registration.profile.identity,
-            {},
-            callbacks,
-            self.task_queue,
-            lock=pool._lock_of,
-            usable=self._usable,
-            stopping=lambda: self.stopping,
-            changed=self._says_owned.soon,
-            unfit=self._unfit,
-            answered=self._answered,
-        )
+        self.says_owned = Publication(self, self._said_owned, pause=_AFTER)
+        root, identity = registration.places.root, registration.profile.identity
+        self.slots = Slots(self, root, identity, callbacks)
         self._attending: Attempt[None] | None = None
         self._absent = Trouble(callbacks.retry)
         self._seen: tuple[str | None, int] = None, -1
@@ -168,10 +150,10 @@ class Worker(Logs):
         slots = self.slots
         slots.home = home
         slots.taking = not self.registration.profile.draining
-        if self._pool._make_runner is not None:
-            slots.runner = self._pool._make_runner(home)
+        if self.pool._make_runner is not None:
+            slots.runner = self.pool._make_runner(home)
         if any((slots.callbacks.on_assigned, slots.callbacks.on_revoked)):
-            slots.caller = self._pool._new_callbacks()
+            slots.caller = self.pool._new_callbacks()
         self.happens(MemberEvent.JOIN)  # else the pool's thread ends when the campaign starts it
         serving = self._serving = object()
         try:
@@ -195,7 +177,7 @@ class Worker(Logs):
         if joined:
             self.depart()
         elif call.nodes is not None:
-            leaving = self._session.attempt(partial(nodes.leave, call.nodes))
+            leaving = self.session.attempt(partial(nodes.leave, call.nodes))
             with contextlib.suppress(Exception):  # it is the outcome of the attempt
                 leaving.start()
             call.nodes = None
@@ -222,7 +204,7 @@ class Worker(Logs):
         Raise ``ZkLockError`` while the interpreter shuts down.
         """
         if self.joined:
-            self._session.check_process()
+            self.session.check_process()
 
     def change(self, **what: Any) -> None:
         """Change what this worker says of itself, now or when it joins."""
@@ -238,7 +220,7 @@ class Worker(Logs):
         A client that was stopped may have been started again by now. Others have seen that it was
         stopped, and have ended.
         """
-        over = isinstance(error, ClientClosed) or not self._usable()
+        over = isinstance(error, ClientClosed) or not self.usable()
         if over:
             self.depart()
         return over
@@ -260,21 +242,21 @@ class Worker(Logs):
                 self.slots.caller.shutdown()
         finally:
             self.happens(MemberEvent.CLOSE)
-            self._pool._wake_waiters()
+            self.pool._wake_waiters()
 
     # On the pool's own thread.
 
     def _turn(self) -> bool:
         slots, runner = self.slots, self.slots.runner
-        again = self._pool._look()
+        again = self.pool._look()
         if isinstance(runner, InProcesses) and slots.owned:
-            now = self._session.now()
-            end = now + self._session.remaining()
+            now = self.session.now()
+            end = now + self.session.remaining()
             # If a grant was lost with its session, this lease may be that of the next session. So
             # the lease is not noted before the loss is told.
             if all(grant._loss is None for grant in slots.owned.values()):
                 runner.lease(end)
-            self.task_queue.wake_by(now + self._session.timeout / HEARTBEATS / 2)
+            self.task_queue.wake_by(now + self.session.timeout / HEARTBEATS / 2)
         elsewhere: tuple[object, ...] = (runner, slots.caller)
         for each in elsewhere:
             again = (isinstance(each, OnLoop) and each.look()) or again
@@ -283,7 +265,7 @@ class Worker(Logs):
         if self.state is MemberState.LEAVING and not slots.running:
             self.happens(MemberEvent.WORK_OVER)
             self._work_over.set()
-        self._pool._wake_waiters()
+        self.pool._wake_waiters()
         return self.joined and not (self.state in DONE and slots.empty and self.left)
 
     def _attend(self) -> None:
@@ -291,7 +273,7 @@ class Worker(Logs):
             self.left = True
             return
         self.left = False
-        self._attending = attempt = self._session.attempt(
+        self._attending = attempt = self.session.attempt(
             partial(
                 nodes.keep_registered,
                 self.registration,
@@ -335,7 +317,7 @@ class Worker(Logs):
         news = self._seen != (node, version)
         self._seen = node, version
         if node != seen:
-            self._says_owned.soon()
+            self.says_owned.soon()
         wanted = nodes.parse_assigned(data)
         if wanted is not None:
             self.slots.want(wanted)
@@ -363,20 +345,23 @@ class Worker(Logs):
         tokens = {shard: grant.token for shard, grant in self.slots.owned.items()}
         return self.registration.owned, nodes.owned_data(tokens)
 
-    def _usable(self) -> bool:
+    def usable(self) -> bool:
+        """Whether the client may be of use, now or later."""
         try:
-            self._session.check_usable()
+            self.session.check_usable()
         except ZkLockError:
             return False
         return True
 
-    def _answered(self, call: Callable[[], object]) -> None:
+    def once_answered(self, call: Callable[[], object]) -> None:
+        """Call when all is answered that was asked before, or the client is of no use any more."""
         read = partial(nodes.read, [self.registration.places.shards], [])
-        attempt = self._session.attempt(partial(queries.retry_on_new_session, read))
+        attempt = self.session.attempt(partial(queries.retry_on_new_session, read))
         attempt.when_done(call)
         attempt.start()
 
-    def _unfit(self) -> None:
+    def is_unfit(self) -> None:
+        """Hear that handlers cannot run any more."""
         if not self.registration.profile.draining and not self.stopping:
             self._say(
                 ERROR,
