@@ -11,9 +11,7 @@ from tests.fakes import Client, FakeGrant, Server, Written, outcome, settle, uui
 from zklock._core.attempt import Attempt
 from zklock._election.candidate import Candidacy, successor
 from zklock._recipes import lock as lock_recipe, names, nodedata, notes, queries
-from zklock._recipes.effects import (
-    Transaction,
-)
+from zklock._recipes.effects import Transaction
 from zklock._recipes.queries import Contender
 from zklock.errors import NoSuchMember, ZkLockError
 from zklock.token import FencingToken
@@ -186,7 +184,9 @@ def test_who_leaves_takes_its_note_along(order: tuple[int, ...]) -> None:
     there = [0, 1, 2]
     for at in order:
         sent = len(world.clients[at].sent)
-        assert outcome_of(world, released(world, at)) is None
+        gone = released(world, at)
+        world.settle()
+        assert outcome(gone) is None
         there.remove(at)
         noted = notes.parse(world.note)
         assert noted.others == b"10.0.0.7"
@@ -197,11 +197,6 @@ def test_who_leaves_takes_its_note_along(order: tuple[int, ...]) -> None:
     assert world.note == b"10.0.0.7"
 
 
-def outcome_of(world: World, attempt: Attempt[Any]) -> Any:
-    world.settle()
-    return outcome(attempt)
-
-
 def test_the_notes_of_one_that_crashed_go_with_the_next_that_leaves() -> None:
     world = World("a", "b")
     for at in (0, 1):
@@ -209,7 +204,9 @@ def test_the_notes_of_one_that_crashed_go_with_the_next_that_leaves() -> None:
         world.settle()
     world.server.delete(world.members[0].node or "")  # as the end of its session does
     world.settle()
-    assert outcome_of(world, released(world, 1)) is None
+    gone = released(world, 1)
+    world.settle()
+    assert outcome(gone) is None
     assert world.note == b""
 
 

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
 from zklock._election.options import pause_after
-from zklock._recipes import nodedata
-from zklock._recipes.nodedata import NodeData
 
 
 def test_pauses_double_up_to_a_limit() -> None:
@@ -19,15 +15,3 @@ def test_pauses_differ() -> None:
     pauses = {pause_after(3, (0.5, 30.0)) for _ in range(20)}
     assert len(pauses) > 1
     assert all(1.0 <= pause <= 2.0 for pause in pauses)
-
-
-@pytest.mark.parametrize("payload", [b"", b"http://a:80/", bytes(range(256))])
-@pytest.mark.parametrize("asked", [None, "a request"])
-def test_a_payload_is_read_as_it_was_written(payload: bytes, asked: str | None) -> None:
-    data = NodeData(b"me", asked=asked, payload=payload)
-    assert nodedata.parse(bytes(data)) == data
-    assert bytes(data).split(b"\0")[0] == b"me"
-
-
-def test_a_payload_of_nobody_knows_what_is_none() -> None:
-    assert nodedata.parse(b"me\0payload=not base64!").payload == b""

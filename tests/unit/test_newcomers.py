@@ -25,14 +25,6 @@ def test_every_crash_in_a_row_doubles_the_wait() -> None:
     assert max(waits) == LONGEST
 
 
-def test_a_worker_that_leaves_in_order_has_not_crashed() -> None:
-    some = Newcomers()
-    for number in range(10):
-        some.came("a", "k", 20.0 * number, UNIT)
-        assert some.waiting(20.0 * number) == set()
-        some.left("a", False, 20.0 * number + 10, UNIT)
-
-
 def test_crashes_are_counted_by_kin() -> None:
     some = Newcomers()
     for number in range(5):

@@ -6,7 +6,6 @@ import gc
 import threading
 import weakref
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import pytest
@@ -30,30 +29,15 @@ class Long:
         return outcome
 
 
-def refused(threads: OwnThreads, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="start new thread"):
-        patched.setattr(threading.Thread, "start", no_thread)
-        threads.submit(call)
-
-
-def test_a_call_that_is_refused_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, long, calls = OwnThreads(2, "mine"), Long(), list[str]()
-    first = threads.submit(long, "done")
-    assert long.began.wait(SOON)
-    refused(threads, partial(calls.append, "refused"), monkeypatch)
-    second = threads.submit(calls.append, "accepted")
-    long.end.set()
-    threads.shutdown()
-    assert (first.result(0), second.result(0), calls) == ("done", None, ["accepted"])
-
-
 def test_after_refusals_each_call_has_a_thread_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An executor of Python 3.11 has one idle thread here, and believes that it has four."""
-    threads, first = OwnThreads(9, "mine"), Long()
+    threads, first, calls = OwnThreads(9, "mine"), Long(), list[str]()
     future = threads.submit(first)
     assert first.began.wait(SOON)
     for _ in range(3):
-        refused(threads, print, monkeypatch)
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="new thread"):
+            patched.setattr(threading.Thread, "start", no_thread)
+            threads.submit(calls.append, "refused")
     first.end.set()
     future.result(SOON)
     later = [Long() for _ in range(4)]
@@ -64,6 +48,7 @@ def test_after_refusals_each_call_has_a_thread_at_once(monkeypatch: pytest.Monke
     for long in later:
         long.end.set()
     threads.shutdown()
+    assert calls == []
 
 
 def test_no_more_run_at_a_time_and_the_others_wait_for_their_turn() -> None:
@@ -73,12 +58,15 @@ def test_no_more_run_at_a_time_and_the_others_wait_for_their_turn() -> None:
         assert long.began.wait(SOON)
     waiting = [threads.submit(calls.append, text) for text in "abc"]
     assert waiting[1].cancel()
+    ends = threading.Thread(target=threads.shutdown)
+    ends.start()
     assert calls == []
     longs[0].end.set()
     assert waiting[2].result(SOON) is None
     assert calls == ["a", "c"]
+    assert ends.is_alive()
     longs[1].end.set()
-    threads.shutdown()
+    ends.join(SOON)
     assert not [each for each in threading.enumerate() if each.name.startswith("mine_")]
 
 
@@ -113,19 +101,6 @@ def test_an_error_and_its_future_are_no_circle() -> None:
         assert kept() is None
     finally:
         gc.enable()
-
-
-def test_shutdown_waits_for_what_runs_and_for_what_waits() -> None:
-    threads, long, calls = OwnThreads(1, "mine"), Long(), list[str]()
-    threads.submit(long)
-    threads.submit(calls.append, "waited")
-    ends = threading.Thread(target=threads.shutdown)
-    ends.start()
-    assert ends.is_alive()
-    long.end.set()
-    ends.join(SOON)
-    assert not ends.is_alive()
-    assert calls == ["waited"]
 
 
 def test_threads_that_have_ended_are_forgotten() -> None:

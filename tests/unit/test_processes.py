@@ -19,7 +19,6 @@ from zklock._locks.grant import Grant
 from zklock._pool import processes
 from zklock._pool.processes import (
     _LOST,
-    _RUNS,
     _STOPS,
     RemoteShard,
     RemoteStop,
@@ -47,22 +46,24 @@ def shard(board: SharedBoard, number: int, turn: int) -> RemoteShard:
     return found
 
 
-def test_told_to_stop_it_is_still_held(board: SharedBoard) -> None:
-    turn = board.begin(7)
-    mine = shard(board, 7, turn)
-    assert (mine.number, mine.token, mine.held) == (7, FencingToken(1, 2), True)
+@pytest.mark.parametrize("number", [7, 65535])
+def test_told_to_stop_it_is_still_held(board: SharedBoard, number: int) -> None:
+    turn = board.begin(number)
+    mine = shard(board, number, turn)
+    assert (mine.number, mine.token, mine.held) == (number, FencingToken(1, 2), True)
     assert not mine.should_stop.is_set()
     assert not mine.should_stop.wait(0.0)
-    board.note(7, turn, _STOPS)
+    board.note(number, turn, _STOPS)
     assert mine.should_stop.wait()
     assert mine.held
     mine.check()
 
 
-def test_lost(board: SharedBoard) -> None:
+def test_what_is_lost_stays_lost(board: SharedBoard) -> None:
     turn = board.begin(7)
     mine, other = shard(board, 7, turn), shard(board, 8, board.begin(8))
     board.note(7, turn, _LOST)
+    board.note(7, turn, _STOPS)
     assert mine.should_stop.is_set()
     assert not mine.held
     with pytest.raises(zklock.LockLost, match="token 0000000000000001-0000000002") as lost:
@@ -98,21 +99,6 @@ def test_a_board_that_is_gone() -> None:
     processes._views.clear()
     board.close()
     assert [mine.held, late.held, late.should_stop.is_set()] == [False, False, True]
-
-
-def test_the_last_shard(board: SharedBoard) -> None:
-    turn = board.begin(65535)
-    assert shard(board, 65535, turn).held
-    board.note(65535, turn, _RUNS)
-    assert shard(board, 65535, turn).held
-
-
-def test_what_is_lost_stays_lost(board: SharedBoard) -> None:
-    turn = board.begin(7)
-    mine = shard(board, 7, turn)
-    board.note(7, turn, _LOST)
-    board.note(7, turn, _STOPS)
-    assert not mine.held
 
 
 def test_nothing_of_a_board_is_in_the_file_system(board: SharedBoard) -> None:

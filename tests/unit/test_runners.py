@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,24 +37,20 @@ def work() -> Work:
     return Work()
 
 
-@pytest.fixture
-def tasks(work: Work) -> Iterator[InTasks]:
-    made = InTasks(work, None)
-    yield made
-    made.close()
-
-
 def held() -> Grant:
     return cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
 
 
 def test_a_task_whose_shard_is_lost_before_it_begins_does_not(work: Work) -> None:
     loop = asyncio.new_event_loop()
-    task = InTasks(work, loop).submit(7, held())
+    tasks = InTasks(work, loop)
+    task = tasks.submit(7, held())
+    assert tasks.look(), "once more, as the loop may be closed"
     task.lose()
     loop.run_until_complete(asyncio.wrap_future(task.future, loop=loop))
     loop.close()
     assert not work.began.is_set()
+    assert not tasks.look()
 
 
 def test_a_loop_whose_thread_cannot_be_started_is_closed(
@@ -156,13 +152,6 @@ def test_a_call_that_the_executor_cancels_cannot_run() -> None:
     go_on.set()
     busy.result(SOON)
     executor.shutdown()
-
-
-def test_a_task_that_has_ended_is_not_looked_for(work: Work, tasks: InTasks) -> None:
-    task = tasks.submit(7, held())
-    task.tell()
-    assert task.future.result(SOON) is None
-    assert not tasks.look()
 
 
 def test_a_call_that_was_refused_does_not_run_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -106,28 +106,6 @@ class Attempt(Outcome):
         self.given_up = True
         self._world.did("give up")
 
-    def end(self, value: Any = None, error: Exception | None = None) -> None:
-        self.settle(value, error)
-
-
-class Lock:
-    """Makes attempts, unless there are to be none."""
-
-    def __init__(self, world: World, slot: Slot) -> None:
-        self._world = world
-        self._slot = slot
-
-    def _begin(self, told: Callable[[Any], object]) -> Attempt:
-        self._world.did("queue")
-        attempt = Attempt(self._world, self._slot)
-        attempt.when_done(lambda: told(attempt))
-        if self._world.begins_fail:
-            error = RuntimeError("no thread")
-            attempt.end(error=error)
-            raise error
-        self._world.attempts.append(attempt)
-        return attempt
-
 
 @dataclass(eq=False)
 class Call:
@@ -136,16 +114,6 @@ class Call:
     name: str
     grant: Grant
     future: Future[Any] = field(default_factory=Future)
-
-
-class Caller(Executor):
-    """Notes what is to be called; the test says when it has returned."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def submit(self, call: Any, /, *args: Any, **options: Any) -> Future[Any]:
-        return self._world.call(call(*args), args[1])
 
 
 class World:
@@ -161,20 +129,19 @@ class World:
         self.releases_fail = False
         self.is_usable = True
         self.stopping = False
-        self.unfit = 0
         self.asked: list[Callable[[], object]] = []
         self.task_queue = self.pool = self
         self.says_owned = SimpleNamespace(soon=lambda: None)
         callbacks = Callbacks(lambda *_: "on_assigned", lambda *_: "on_revoked", True, (0.5, 30.0))
         self.slots = Slots(cast(Worker, self), "/pool", "w1", callbacks)
         self.slots.runner = cast(Any, self)
-        self.slots.caller = Caller(self)
+        self.slots.caller = cast(Any, SimpleNamespace(submit=self.call_back))
 
     def did(self, what: str) -> None:
         self.acts.append(what)
 
     def is_unfit(self) -> None:
-        self.unfit += 1
+        """It is told in the middle of any events."""
 
     def usable(self) -> bool:
         return self.is_usable
@@ -182,8 +149,22 @@ class World:
     def once_answered(self, call: Callable[[], object]) -> None:
         self.asked.append(call)
 
+    def call_back(self, callback: Any, *what: Any) -> Future[Any]:
+        return self.call(callback(*what), what[1])
+
     def _lock_of(self, slot: Slot) -> ShardLock:
-        return cast(ShardLock, Lock(self, slot))
+        return cast(ShardLock, SimpleNamespace(_begin=partial(self.begins, slot)))
+
+    def begins(self, slot: Slot, told: Callable[[Any], object]) -> Attempt:
+        self.did("queue")
+        attempt = Attempt(self, slot)
+        attempt.when_done(lambda: told(attempt))
+        if self.begins_fail:
+            error = RuntimeError("no thread")
+            attempt.settle(error=error)
+            raise error
+        self.attempts.append(attempt)
+        return attempt
 
     def later(self, job: Callable[[], object]) -> None:
         self.jobs.append(job)
@@ -246,7 +227,7 @@ class OneSlot(World):
         self.slot = self.slots._slots[SHARD]
 
     def answer(self, value: Any = None, error: Exception | None = None) -> None:
-        self.attempts[-1].end(value, error)
+        self.attempts[-1].settle(value, error)
         self.run()
 
     def reach(self, state: SlotState, event: SlotEvent) -> None:
@@ -418,7 +399,7 @@ def test_so_many_are_queued_for_before_there_is_an_answer(monkeypatch: pytest.Mo
     assert len(world.attempts) == 3
     assert len(world.asked) == 1
     for attempt in world.attempts[:3]:
-        attempt.end(Grant(world))
+        attempt.settle(Grant(world))
         world.run()
     assert len(world.attempts) == 3, "who has them is of no account"
     world.asked.pop()()
@@ -496,15 +477,6 @@ def test_an_attempt_that_cannot_begin_is_one_failure() -> None:
     assert world.slot.state is S.CONTENDING
 
 
-@pytest.mark.parametrize("for_good", [True, False])
-def test_a_handler_that_cannot_run_is_called_later_or_never(for_good: bool) -> None:
-    world = owned()
-    world.returns("handle", CannotRun("broken", for_good=for_good))
-    assert world.unfit == for_good
-    assert world.acts == ([] if for_good else ["pause"])
-    assert world.slot.state is S.OWNED
-
-
 # Any events in any order.
 
 NUMBERS = (1, 2, 3)
@@ -547,9 +519,6 @@ class AnyEvents(RuleBasedStateMachine):
         before.append(name)
         return self.call(name, grant)
 
-    def pick(self, things: list[Any], at: int) -> Any:
-        return things[at % len(things)]
-
     def soon(self, now: bool) -> None:
         """Run the jobs of the pool's thread, or let other things happen first."""
         if now:
@@ -580,20 +549,20 @@ class AnyEvents(RuleBasedStateMachine):
     @precondition(lambda self: self.world.attempts)
     @rule(at=some, how=st.sampled_from(["granted", "granted", "failed", "withdrawn"]), now=mostly)
     def answer(self, at: int, how: str, now: bool) -> None:
-        attempt = self.pick(self.world.attempts, at)
+        attempt = self.world.attempts[at % len(self.world.attempts)]
         if how == "withdrawn" and not attempt.given_up:
             return
         self.world.attempts.remove(attempt)
         grant = Grant(self.world) if how == "granted" else None
         if grant is not None:
             self.grants.append((attempt.slot, grant))
-        attempt.end(grant, RuntimeError("not now") if how == "failed" else None)
+        attempt.settle(grant, RuntimeError("not now") if how == "failed" else None)
         self.soon(now)
 
     @precondition(lambda self: self.grants)
     @rule(at=some, now=mostly)
     def lose(self, at: int, now: bool) -> None:
-        slot, grant = self.pick(self.grants, at)
+        slot, grant = self.grants[at % len(self.grants)]
         if not grant.ended:
             grant._loss = "session"
             slot.lost(cast(Any, grant))
@@ -608,13 +577,13 @@ class AnyEvents(RuleBasedStateMachine):
         now=mostly,
     )
     def end(self, at: int, error: Exception | None, now: bool) -> None:
-        self.world.end(self.pick(self.world.calls, at), error)
+        self.world.end(self.world.calls[at % len(self.world.calls)], error)
         self.soon(now)
 
     @precondition(lambda self: self.grants)
     @rule(at=some, now=mostly)
     def released(self, at: int, now: bool) -> None:
-        _, grant = self.pick(self.grants, at)
+        _, grant = self.grants[at % len(self.grants)]
         if grant.ended:
             grant.answer.settle()
             self.soon(now)
@@ -655,7 +624,7 @@ class AnyEvents(RuleBasedStateMachine):
         assert not any(slot.state is SlotState.CONTENDING for slot in self.made)
         while world.attempts or world.calls or any(grant.ended for _, grant in self.grants):
             for attempt in world.attempts:
-                attempt.end()
+                attempt.settle()
             world.attempts.clear()
             for call in [*world.calls]:
                 world.end(call)
