@@ -70,20 +70,6 @@ class TestAcquiring:
         gone(other, zklock_path)
         assert len(elected.leaderships) == 1
 
-    def test_waits_for_its_turn(self, front: Any, other: Any, zklock_path: str) -> None:
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
-        leadership = acquired(first)
-        assert second.acquire(timeout=0.2) is None
-        queued(other, zklock_path, 1)
-        waiting = run(acquired, second)
-        queued(other, zklock_path, 2)
-        assert not waiting.done()
-        leadership.release()
-        later = waiting.result(SOON)
-        assert later.token > leadership.token
-        later.abandon()
-        gone(other, zklock_path)
-
     def test_for_a_body(self, front: Any, other: Any, zklock_path: str) -> None:
         first, second = (latch(front, other, zklock_path, name) for name in "ab")
         with first.acquire() as leadership:
@@ -100,17 +86,6 @@ class TestAcquiring:
             first.acquire(blocking=False, timeout=1.0)
         with pytest.raises(TypeError, match="not 5: pass seconds as timeout="):
             first.acquire(5)
-
-    def test_again_and_again_with_greater_tokens(
-        self, front: Any, other: Any, zklock_path: str
-    ) -> None:
-        election = latch(front, other, zklock_path, "a")
-        tokens = []
-        for _ in range(5):
-            with election.acquire() as leadership:
-                tokens.append(leadership.token)
-        assert tokens == sorted(set(tokens))
-        assert len(tokens) == 5
 
     def test_beside_members_that_run(self, front: Any, other: Any, zklock_path: str) -> None:
         runner = zklock.LeaderElection(other, zklock_path, identity="runner")
@@ -346,31 +321,7 @@ class TestLosingIt:
 
 
 @LASTING
-class TestLeadItself:
-    def test_what_lead_was_given_it_cannot_give_back(
-        self, front: Any, other: Any, zklock_path: str
-    ) -> None:
-        seen: list[tuple[bool, list[str]]] = []
-
-        def body(leadership: Any) -> Any:
-            leadership.abandon()
-            assert leadership.should_stop.is_set()
-            yield 0.05
-            seen.append((leadership.held, children(other, zklock_path)))
-            yield stop
-
-        stop = threading.Event()
-        election = latch(front, other, zklock_path, "a")
-        running = run(election.run, front.script(body))
-        wait_for(lambda: seen, SOON)
-        election.stop()
-        stop.set()
-        running.result(SOON)
-        held, nodes = seen[0]
-        assert held
-        assert len(nodes) == 1
-        gone(other, zklock_path)
-
+class TestTasks:
     @on_loop
     async def test_a_body_of_a_task(self, other: Any, zklock_path: str) -> None:
         seen: list[tuple[bool, bool]] = []
@@ -386,24 +337,6 @@ class TestLeadItself:
         election = aio.LeaderElection(other, zklock_path)
         await election.run(lead, on_error="raise")
         assert seen == [(True, True)]
-
-
-@LASTING
-class TestTasks:
-    @on_loop
-    async def test_one_that_is_cancelled_leaves_nothing(self, other: Any, zklock_path: str) -> None:
-        first, second = (aio.LeaderElection(other, zklock_path, identity=each) for each in "ab")
-        async with await first.acquire() as leadership:
-            waiting = asyncio.create_task(second.acquire())
-            await aside(queued, other, zklock_path, 2)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            await aside(queued, other, zklock_path, 1)
-            assert leadership.held
-        async with asyncio.timeout(SOON), second.attempt() as later:
-            assert later is not None
-        await aside(gone, other, zklock_path)
 
     @on_loop
     async def test_a_loss_cancels_the_body(self, other: Any, zklock_path: str) -> None:

@@ -36,25 +36,38 @@ Connect = Callable[..., Any]
 
 
 class Member:
-    """An election with a ``run`` of its own, whose ``lead`` waits until it is told to end."""
+    """An election with a ``run`` of its own, whose ``lead`` waits until it is told to end.
+
+    Or until ``hold`` is set. ``times`` are those at which a ``lead`` has begun or ended.
+    """
 
     def __init__(
-        self, client: Any, path: str, identity: str, front: Any = None, **options: Any
+        self,
+        client: Any,
+        path: str,
+        identity: str,
+        front: Any = None,
+        hold: threading.Event | None = None,
+        **options: Any,
     ) -> None:
         front = front or Threads()
         run_options = {name: options.pop(name) for name in ("on_error", "stop") if name in options}
         self.election = front.LeaderElection(client, path, identity=identity, **options)
         self.terms: list[Any] = []
+        self.times: list[float] = []
         self.working = 0
+        self.hold = hold
         self.done = run(self.election.run, front.script(self.lead), **run_options)
 
     def lead(self, leadership: Any) -> Steps:
         self.working += 1
         assert self.working == 1
+        self.times.append(boottime())
         self.terms.append(leadership)
         try:
-            yield leadership.should_stop
+            yield self.hold or leadership.should_stop
         finally:
+            self.times.append(boottime())
             self.working -= 1
 
     def leads(self, terms: int = 1) -> Any:
@@ -96,7 +109,8 @@ def identities(election: Any) -> list[str]:
 
 
 class TestTerms:
-    def test_follow_each_other_with_greater_tokens(self, client: Any, zklock_path: str) -> None:
+    @pytest.mark.hazard("H44")
+    def test_that_end_at_once_do_not_spin(self, client: Any, zklock_path: str) -> None:
         tokens: list[zklock.FencingToken] = []
 
         def lead(leadership: zklock.Leadership) -> None:
@@ -108,31 +122,18 @@ class TestTerms:
             assert election.leadership is leadership
             assert election.is_leader
             tokens.append(leadership.token)
-            if len(tokens) == 5:
-                election.stop()
-
-        election = zklock.LeaderElection(client, zklock_path)
-        election.run(lead)
-        assert tokens == sorted(set(tokens))
-        assert len(tokens) == 5
-        assert election.leadership is None
-        assert not election.is_leader
-        gone(client, zklock_path)
-
-    @pytest.mark.hazard("H44")
-    def test_that_end_at_once_do_not_spin(self, client: Any, zklock_path: str) -> None:
-        terms: list[str] = []
-
-        def lead(leadership: zklock.Leadership) -> None:
-            terms.append(str(leadership.token))
-            if len(terms) == 6:
+            if len(tokens) == 6:
                 election.stop()
 
         election = zklock.LeaderElection(client, zklock_path)
         began = boottime()
-        election.run(lead)
-        assert len(terms) == 6
+        election.run(lead, on_error="raise")
         assert boottime() - began >= 5 * 0.2
+        assert tokens == sorted(set(tokens))
+        assert len(tokens) == 6
+        assert election.leadership is None
+        assert not election.is_leader
+        gone(client, zklock_path)
 
     @pytest.mark.parametrize("how", ["stop", "event"])
     def test_that_end_at_once_are_stopped_at_once(
@@ -491,34 +492,25 @@ class TestTransferring:
 
     def test_two_at_a_time_to_different_members(self, client: Any, zklock_path: str) -> None:
         may_end = threading.Event()
-
-        def lead(leadership: zklock.Leadership) -> None:
-            may_end.wait(SOON)
-            election.stop()
-
-        election = zklock.LeaderElection(client, zklock_path, identity="first")
-        running = run(election.run, lead)
-        wait_for(lambda: election.is_leader, SOON)
+        a = Member(client, zklock_path, "a", hold=may_end)
+        term = a.leads() and a.election._term
         b = Member(client, zklock_path, "b")
         queued(client, zklock_path, 2)
         c = Member(client, zklock_path, "c")
         queued(client, zklock_path, 3)
-        term = election._term
-        assert term is not None
-        first = run(election.transfer, "b")
+        first = run(a.election.transfer, "b")
         wait_for(lambda: term.candidacy.successor == "b", SOON)
-        second = run(election.transfer, "c")
+        second = run(a.election.transfer, "c")
         wait_for(lambda: term.candidacy.successor == "c", SOON)
         may_end.set()
         with pytest.raises(zklock.ZkLockError, match=r"to 'b': .* named 'c'") as late:
             first.result(SOON)
         assert late.value.token is not None
         assert second.result(SOON).identity == "c"
-        running.result(SOON)
         c.leads()
         assert not b.terms
-        c.stop()
-        b.stop()
+        for member in (a, b, c):
+            member.stop()
 
     def test_not_even_begun_in_time(
         self, other: Any, zklock_connect: Any, zklock_proxy: FaultProxy, zklock_path: str
@@ -779,30 +771,16 @@ class TestLosing:
         other: Any,
         zklock_path: str,
     ) -> None:
-        ended: list[float] = []
-        began: list[float] = []
-
-        def first(leadership: zklock.Leadership) -> None:
-            leadership.should_stop.wait(SOON)
-            ended.append(boottime())
-            cut_off.stop()
-
-        def second(leadership: zklock.Leadership) -> None:
-            began.append(boottime())
-            successor.stop()
-
-        client = zklock_connect(zklock_proxy.hosts, timeout=6.0)
-        cut_off = zklock.LeaderElection(client, zklock_path)
-        one = run(cut_off.run, first)
-        wait_for(lambda: cut_off.is_leader, SOON)
-        successor = zklock.LeaderElection(other, zklock_path)
-        two = run(successor.run, second)
+        a = Member(zklock_connect(zklock_proxy.hosts, timeout=6.0), zklock_path, "a")
+        a.leads()
+        b = Member(other, zklock_path, "b")
         queued(other, zklock_path, 2)
         zklock_proxy.cut()
-        one.result(SOON)
-        two.result(SOON)
+        b.leads()
         zklock_proxy.restore()
-        assert ended[0] < began[0]
+        assert a.times[1] < b.times[0]
+        a.stop()
+        b.stop()
 
     @pytest.mark.hazard("H19")
     def test_no_second_term_while_the_old_lead_runs(
@@ -889,35 +867,16 @@ class TestInterrupts:
         for _ in range(3):
             with Child("elect", hosts=zklock_hosts, path=zklock_path) as child:
                 early = zklock.FencingToken.parse(child.hears()["leads"])
-                began: list[float] = []
-
-                def lead(leadership: zklock.Leadership, began: list[float] = began) -> None:
-                    began.append(boottime())
-
-                successor = zklock.LeaderElection(other, zklock_path)
-                led: list[zklock.Leadership] = []
-
-                def end(
-                    leadership: zklock.Leadership,
-                    successor: zklock.LeaderElection = successor,
-                    led: list[zklock.Leadership] = led,
-                    lead: Callable[[zklock.Leadership], None] = lead,
-                ) -> None:
-                    lead(leadership)
-                    led.append(leadership)
-                    successor.stop()
-
-                running = run(successor.run, end)
+                b = Member(other, zklock_path, "b")
                 queued(other, zklock_path, 2)
                 asked = boottime()
                 os.kill(child.process.pid, signal.SIGTERM)
-                running.result(SOON)
-                times.append(began[0] - asked)
-                assert led[0].token > early
-                assert child.hears() == "told"
-                assert child.hears() == "ended"
-                assert child.hears() == "stopped"
+                assert b.leads().token > early
+                times.append(b.times[0] - asked)
+                for word in ("told", "ended", "stopped"):
+                    assert child.hears() == word
                 assert child.process.wait(SOON) == 0
+                b.stop()
         print(f"handed over in {', '.join(f'{1000 * each:.1f} ms' for each in times)}")
         assert min(times) < 9.0  # before its session of 10 s could have ended
 
