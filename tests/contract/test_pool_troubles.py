@@ -23,10 +23,10 @@ from tests.contract.workers import Front, Join, joining, numbers
 from tests.modes import bounded, repeated
 from tests.stopwatch import Stopwatch
 from zklock._election import base, options
-from zklock._pool import nodes, publication, trouble
+from zklock._pool import nodes, trouble, worker
 from zklock._pool.member_states import MemberState
 from zklock._pool.own_threads import OwnThreads
-from zklock._pool.publication import Publication
+from zklock._pool.worker import Publication
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 12
@@ -373,17 +373,6 @@ def member(client: Any, path: str, identity: str, acl: Any = None, **more: Any) 
     return Member(client, path, nodes["assigned"], made)
 
 
-def test_a_worker_of_a_later_release_gets_its_share(
-    join: Join, zklock_client: Any, zklock_path: str
-) -> None:
-    one = join("a")
-    shared(one)
-    later = member(zklock_client, zklock_path, "later", colour="blue", zones=["x", "y"])
-    wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
-    assert [it.identity for it in one.members()] == ["a", "later"]
-    wait_for(lambda: len(one.owned()) == SHARDS // 2, SOON, "the other's share")
-
-
 def test_a_forked_child_does_not_wait_for_the_worker_of_its_parent(
     zklock_hosts: str, zklock_path: str
 ) -> None:
@@ -402,18 +391,21 @@ def test_a_forked_child_does_not_wait_for_the_worker_of_its_parent(
         assert process.process.wait(SOON) == 0
 
 
-def test_a_worker_that_was_hidden_gets_its_share_once_it_may_be_read(
+def test_a_worker_of_a_later_release_that_was_hidden_gets_its_share(
     join: Join, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shared(join("a"))
+    one = join("a")
+    shared(one)
     hidden = [make_acl("world", "anyone", write=True, admin=True)]
-    later = member(zklock_client, zklock_path, "later", hidden)
+    later = member(zklock_client, zklock_path, "later", hidden, colour="blue", zones=["x", "y"])
     wait_for(
         lambda: "gets no shards because its node cannot be read" in caplog.text, SOON, "it is said"
     )
     assert later.has() == frozenset()
     zklock_client.set_acls(later.member, OPEN_ACL_UNSAFE)
     wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
+    wait_for(lambda: len(one.owned()) == SHARDS // 2, SOON, "the other's share")
+    assert [it.identity for it in one.members()] == ["a", "later"]
     assert caplog.text.count("because its node cannot be read") == 1
 
 
@@ -563,7 +555,7 @@ def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
 
     It stays in the pool, though it looks at its node whenever the leader has written to it.
     """
-    monkeypatch.setattr(publication, "REFUSED", 0.1)
+    monkeypatch.setattr(worker, "REFUSED", 0.1)
     open_now, most = Counter[Publication](), Counter[Publication]()
     real_write, real_answered = Publication._write, Publication._answered
 

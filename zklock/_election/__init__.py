@@ -1,7 +1,7 @@
 """Leader election.
 
 For: ``candidate`` and ``observe`` are recipes (see ``_recipes``). ``base`` is an election, with its
-``options`` and its ``term``; ``watching``, ``changes`` and ``membership`` are what observers see,
+``options`` and its ``term``; ``changes`` and ``membership`` are what observers see,
 the last two of a pool, too. They wait through their front only. ``threads`` and ``observers`` are
 the layer that waits, for threads.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -11,8 +11,10 @@ from zklock._core.attempt import Attempt
 from zklock._core.callbacks import check_callback, check_callbacks
 from zklock._core.grant import GrantOptions
 from zklock._core.loops import check_thread
+from zklock._election import observe
 from zklock._election.candidate import Candidacy, successor
-from zklock._election.changes import TURN
+from zklock._election.changes import TURN, Feed, Mailbox, Observed, Watched
+from zklock._election.membership import MembershipChange, Present, watched
 from zklock._election.options import (
     check_payload,
     check_retry,
@@ -21,16 +23,17 @@ from zklock._election.options import (
     pause_after,
 )
 from zklock._election.term import Flag, L, Term
-from zklock._election.watching import ElectionView
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
 from zklock._locks.base import limit_of, outcome, undo
-from zklock._recipes import lock as lock_recipe, names, nodedata
+from zklock._recipes import lock as lock_recipe, names, nodedata, notes, queries, revoke
+from zklock._recipes.effects import Recipe
 from zklock._recipes.queries import Contender
 from zklock._shell.client import AnyClient
 from zklock._shell.sessions import session_of
 from zklock._telemetry import emit, subscriptions
+from zklock._telemetry.events import LeaderChanged
 from zklock.errors import AcquireCancelled, NoAnswer, NotHeld, ZkLockError
 
 _STOPPED = "this election was stopped: make another object"
@@ -41,12 +44,48 @@ TERM_PAUSE = 0.2
 T = TypeVar("T", bound=Term[Any])
 
 
+class ElectionView(Observed):
+    """The part of an election that looks, and asks the leader."""
+
+    def _leaders(self, wake: Callable[[], object]) -> Watched[observe.LeaderChange]:
+        session, path, feed = self._session, self._path, Feed()
+
+        def tell(change: observe.LeaderChange) -> None:
+            feed.put(change)
+            if subscriptions.hooks and not change.same_leader:
+                leader = change.leader.identity if change.leader is not None else None
+                event = LeaderChanged(
+                    at=session.now(), path=path, leader=leader, token=change.token, gap=change.gap
+                )
+                subscriptions.emit(event)
+            wake()
+
+        attempt = session.attempt(partial(observe.observe, path, tell))
+        return Watched(path, attempt, feed.take)
+
+    def _membership(self, wake: Callable[[], object]) -> Watched[MembershipChange[Contender]]:
+        """Begin to observe who stands in the queue."""
+        return watched(self._session, self._path, _queued, partial(_described, self._path), wake)
+
+    async def _request_release(self, timeout: float | None) -> Contender | None:
+        first = partial(queries.contenders, self._path, limit=1)
+        asked = await self._ask("request_release()", lambda: revoke.request_release(first), timeout)
+        return asked[0] if asked else None
+
+    def _members(self) -> Recipe[list[Contender]]:
+        return queries.contenders(self._path)
+
+    def _leader(self) -> Recipe[Contender | None]:
+        return queries.holder(self._path)
+
+
 class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
     """The part of an election that does not wait; see ``LeaderElection`` for the arguments."""
 
     _INSTEAD = "make another member, in another process with a client of its own"
 
     _AWAITS: ClassVar[bool] = False
+    _MAIL: ClassVar[type[Mailbox]]
     _LEADERSHIP: type[L]
     _TERM: type[T]
     _FAILURES: ClassVar[type[BaseException]]
@@ -84,11 +123,7 @@ class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
         self._stopped = False
         self._stop: Flag | None = None
         self._term: T | None = None
-        self._set_up()
-
-    def _set_up(self) -> None:
-        """Make what the front needs in addition."""
-        raise NotImplementedError
+        self._mail: Mailbox | None = None  # of ``run``
 
     @property
     def path(self) -> str:
@@ -194,11 +229,19 @@ class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
         term = self._term
         if term is not None and not term.leadership._led:
             term.leadership._tell_to_stop()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have ``run`` look for news. From any thread."""
+        mail = self._mail
+        if mail is not None:
+            mail.put()
 
     # Scripts: what the fronts' methods do.
 
     async def _campaign(self, lead: Callable[[L], Any], on_error: str) -> None:
         """Stand for election, again and again, until it has to stop."""
+        self._mail = self._MAIL()
         failures = 0
         while not self._stopping:
             term = await self._stand(lead)
@@ -331,7 +374,8 @@ class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
 
     async def _sleep(self, seconds: float = math.inf) -> None:
         """Sleep until there is news, for at most ``seconds``."""
-        raise NotImplementedError
+        assert self._mail is not None
+        await self._mail.wait(self._session, None if seconds == math.inf else seconds)
 
     def _leads(self, term: T) -> bool:
         """Whether it is ``lead`` itself that calls."""
@@ -373,3 +417,14 @@ class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
             recover=lambda: lock_recipe.leave(member),
             terms=terms,
         )
+
+
+def _queued(found: Iterable[str]) -> list[str]:
+    return [name.text for name in names.Queue(found).contenders]
+
+
+def _described(path: str, present: Present) -> dict[str, Contender]:
+    queue = names.Queue(present.nodes).contenders
+    there = [(name, present.nodes[name.text]) for name in queue]
+    found = queries.describe(path, present.folder.epoch, there, notes.parse(present.folder.data))
+    return {name.text: one for name, one in zip(queue, found, strict=True)}

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from zklock._core.attempt import Attempt
 from zklock._core.callbacks import check_callback
@@ -108,22 +108,29 @@ class Feed:
             return self._changes.popleft() if self._changes else None
 
 
+class Mailbox(Protocol):
+    """Where a front waits for news."""
+
+    def put(self) -> None:
+        """Say that there is news. From any thread."""
+
+    async def wait(self, session: Session, seconds: float | None = None) -> None:
+        """Wait for news, at most ``seconds``; a thread for a turn at most."""
+
+
 class ChangesBase(Closing, Generic[C]):
     """Changes, one after the other; see ``LeaderChanges``."""
 
     _FRONT: ClassVar[Front]
+    _MAIL: ClassVar[type[Mailbox]]
 
-    def __init__(
-        self,
-        session: Session,
-        watch: Watch[C],
-        timeout: float | None,
-        wake: Callable[[], object],
-    ) -> None:
+    def __init__(self, session: Session, watch: Watch[C], timeout: float | None) -> None:
         self._session = session
         self._timeout = timeout
         self._closed = False
+        self._mail = self._MAIL()
         # Neither refers to this object, which is closed when it is forgotten.
+        wake = self._mail.put
         watched = watch(wake)
         self._path = watched.path
         self._take = watched.take
@@ -148,10 +155,8 @@ class ChangesBase(Closing, Generic[C]):
             if self._attempt.done:
                 self._attempt.result()
                 return None
-            if not await self._heard(seconds_left(until, self._session.now())):
+            left = seconds_left(until, self._session.now())
+            if left == 0:
                 return None
+            await self._mail.wait(self._session, left)
         return change
-
-    async def _heard(self, left: float | None) -> bool:
-        """Wait until there may be news, at most ``left`` seconds. Return whether any were left."""
-        raise NotImplementedError

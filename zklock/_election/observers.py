@@ -69,15 +69,28 @@ class Observer(Closing):
                 log.exception("an observer raised", extra=log_fields(path=self._path))
 
 
+class Mail:
+    """Where a thread waits for news."""
+
+    def __init__(self) -> None:
+        # Not an Event: an interrupt while it is waited for leaves it locked.
+        self._queue: SimpleQueue[None] = SimpleQueue()
+
+    def put(self) -> None:
+        if self._queue.empty():
+            self._queue.put(None)
+
+    async def wait(self, session: Session, seconds: float | None = None) -> None:
+        limit = session.limit(seconds, self.put)
+        with contextlib.suppress(Empty):
+            self._queue.get(timeout=TURN if limit is None else max(0.0, min(limit, TURN)))
+
+
 class Changes(ChangesBase[C]):
     """Iterates over changes. For one thread."""
 
     _FRONT = BLOCKING
-
-    def __init__(self, session: Session, watch: Watch[C], timeout: float | None) -> None:
-        self._mail: SimpleQueue[None] = SimpleQueue()
-        mail = self._mail
-        super().__init__(session, watch, timeout, lambda: mail.put(None))
+    _MAIL = Mail
 
     def next(self, timeout: float | None = None) -> C | None:
         """Return the next change; ``None`` if there is none within ``timeout`` seconds."""
@@ -91,15 +104,6 @@ class Changes(ChangesBase[C]):
         if change is None:
             raise StopIteration
         return change
-
-    async def _heard(self, left: float | None) -> bool:
-        if left == 0:
-            return False
-        mail = self._mail
-        with contextlib.suppress(Empty):
-            limit = self._session.limit(left, lambda: mail.put(None))
-            self._mail.get(timeout=TURN if limit is None else min(limit, TURN))
-        return True
 
 
 class LeaderChanges(Changes[LeaderChange]):

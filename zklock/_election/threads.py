@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Literal, overload
 
@@ -22,7 +20,7 @@ from zklock._election.base import ElectionBase
 from zklock._election.changes import TURN
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
-from zklock._election.observers import LeaderChanges, MembershipChanges, Observer
+from zklock._election.observers import LeaderChanges, Mail, MembershipChanges, Observer
 from zklock._election.term import Leading, Term
 from zklock._ground import threads
 from zklock._ground.events import Event
@@ -104,13 +102,11 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     """
 
     _FRONT = BLOCKING
+    _MAIL = Mail
     _LEADERSHIP = Leadership
     _TERM = _Term
     _FAILURES = Exception
     _ASKED = "told to"
-
-    def _set_up(self) -> None:
-        self._mail: SimpleQueue[None] = SimpleQueue()
 
     def run(
         self,
@@ -169,7 +165,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         called from any thread, and from a signal handler.
         """
         self._stop_all()
-        self._mail.put(None)
 
     @overload
     def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> Leadership: ...
@@ -370,7 +365,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
                 pass
             if not done:
                 self._leave_queue()
-                self._mail.put(None)
+                self._wake()
 
         try:
             self._stop = stop
@@ -383,11 +378,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             self._stop = None
             done.append(None)  # one step: an interrupt in set() of an event would keep the thread
 
-    async def _sleep(self, seconds: float = math.inf) -> None:
-        with contextlib.suppress(Empty):
-            limit = self._session.limit(seconds, lambda: self._mail.put(None))
-            self._mail.get(timeout=max(0.0, TURN if limit is None else min(limit, TURN)))
-
     async def _stand(self, lead: Callable[[Leadership], object]) -> _Term | None:
         candidacy, attempt = self._candidate(self._lost)
         term: _Term | None = None
@@ -396,7 +386,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
             if leadership is None:
                 return None
             term = self._term = _Term(leadership, candidacy, self._session, led=True)
-            term.over.when_done(lambda: self._mail.put(None))
+            term.over.when_done(self._wake)
             term.thread = threading.Thread(
                 target=self._serve, args=(term, lead), name="zklock-lead", daemon=True
             )
@@ -477,7 +467,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         return threading.current_thread() is term.thread
 
     def _lost(self, loss: Loss) -> None:
-        self._mail.put(None)
+        self._wake()
         if self._on_lost is not None:
             self._on_lost(loss)
 

@@ -3,7 +3,7 @@
 For: ``keys`` (numbers and names of shards; pure); ``nodes`` (the nodes in ZooKeeper);
 ``assignment`` and ``newcomers`` (who gets which shards; pure); ``rebalancer`` (the leader's
 work); ``runners`` and ``processes`` (they run handlers); ``slot_states`` and
-``slot`` (a worker's shards); ``task_queue``, ``publication``, ``member_states``, ``worker``,
+``slot`` (a worker's shards); ``task_queue``, ``member_states``, ``worker``,
 ``views`` and ``member`` (the rest of a worker, which waits through its front only). ``threads`` is
 the layer that waits, for threads.
 

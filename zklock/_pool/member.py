@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from zklock._core.callbacks import check_callback, check_callbacks, is_coroutine_function
 from zklock._core.loops import check_thread
-from zklock._election.changes import Observed, Watched
+from zklock._election.changes import Mailbox, Observed, Watched
 from zklock._election.membership import MembershipChange, watched
 from zklock._election.options import check_payload, check_retry, member_identity
 from zklock._election.threads import LeaderElection
@@ -60,6 +60,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
     _INSTEAD = "make another worker, in another process with a client of its own"
 
     _AWAITS: ClassVar[bool] = False
+    _MAIL: ClassVar[type[Mailbox]]
     _GRANT: ClassVar[type[Reporting]]
 
     def __init__(
@@ -127,11 +128,6 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             Callbacks(on_assigned, on_revoked, on_error == "retry", pauses),
             campaign,
         )
-        self._set_up()
-
-    def _set_up(self) -> None:
-        """Make what the front needs in addition."""
-        raise NotImplementedError
 
     @property
     def path(self) -> str:
@@ -251,7 +247,12 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
 
     async def _until(self, done: Callable[[], bool], until: float) -> bool:
         """Wait until ``done()`` is true, or the time ``until``; return whether it is true."""
-        raise NotImplementedError
+        while not done():
+            left = until - self._session.now()
+            if left <= 0:
+                return False
+            await self._mail.wait(self._session, None if left == math.inf else left)
+        return True
 
     # Scripts: what the fronts' methods do.
 
@@ -266,6 +267,7 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._session.check_usable()
         worker = self._worker
         entered = worker.begin(call)
+        self._mail = self._MAIL()
         kept = worker.campaign.shards = await self._prepare()
         await self._ask("start()", lambda: nodes.enter(entered), None)
         if home is not None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
-from queue import Empty, SimpleQueue
 
 from zklock._core.blocking import BLOCKING, run
 from zklock._election.membership import MembershipChange
-from zklock._election.observers import MembershipChanges, Observer
+from zklock._election.observers import Mail, MembershipChanges, Observer
 from zklock._ground.context_exit import EntersContext, entered
 from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.public import public
@@ -21,9 +20,6 @@ from zklock._pool.worker import StartCall
 from zklock.errors import ForkedClient, WouldDeadlock
 
 _CALLBACKS = 64  # that run at a time
-
-_TURN = 0.2
-"""The longest wait of a thread at a time, in seconds. Several may wait; news wakes only one."""
 
 
 class _ShardGrant(Reporting, Grant):
@@ -81,10 +77,8 @@ class WorkerPool(EntersContext, Membership[Grant]):
     """
 
     _FRONT = BLOCKING
+    _MAIL = Mail
     _GRANT = _ShardGrant
-
-    def _set_up(self) -> None:
-        self._news: SimpleQueue[None] = SimpleQueue()
 
     def start(self) -> None:
         """Join the pool; shards come soon.
@@ -219,16 +213,4 @@ class WorkerPool(EntersContext, Membership[Grant]):
         return OwnThreads(_CALLBACKS, "zklock-shard-callback")
 
     def _wake_waiters(self) -> None:
-        if self._news.empty():
-            self._news.put(None)
-
-    async def _until(self, done: Callable[[], bool], until: float) -> bool:
-        # Not an Event: an interrupt while it is waited for leaves it locked.
-        while not done():
-            left = until - self._session.now()
-            if left <= 0:
-                return False
-            with contextlib.suppress(Empty):
-                limit = self._session.limit(left, lambda: self._news.put(None))
-                self._news.get(timeout=_TURN if limit is None else min(limit, _TURN))
-        return True
+        self._mail.put()

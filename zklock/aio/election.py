@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -19,14 +18,14 @@ from zklock._election.base import ElectionBase
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._election.term import Leading, Term
-from zklock._ground.async_event import LOOK, AsyncEvent
+from zklock._ground.async_event import LOOK
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
 from zklock._locks.base import undo
 from zklock._recipes.effects import Claim
 from zklock._recipes.queries import Contender
 from zklock.aio.grant import Attempting, Grant
-from zklock.aio.observers import LeaderChanges, MembershipChanges, Observer
+from zklock.aio.observers import LeaderChanges, Mail, MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon, cancel, running_loop, running_task
 from zklock.errors import LeaderStuck
 
@@ -134,14 +133,13 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
 
     _AWAITS = True
     _FRONT = AWAITING
+    _MAIL = Mail
     _LEADERSHIP = Leadership
     _TERM = _Term
     _FAILURES = BaseException
     _ASKED = "cancelled"
 
-    def _set_up(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = AsyncEvent()
+    _loop: asyncio.AbstractEventLoop | None = None  # of ``run``
 
     async def run(
         self,
@@ -177,7 +175,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         call, loop = object(), asyncio.get_running_loop()
         self._begin_run(call)
         self._stop = stop
-        self._news = AsyncEvent()
         self._loop = loop
         try:
             with contextlib.nullcontext() if stop is None else self._heeding(stop):
@@ -192,9 +189,6 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         May be called from any thread, and by ``loop.add_signal_handler()``.
         """
         self._stop_all()
-        loop = self._loop
-        if loop is not None:
-            call_soon(loop, self._news.set)
 
     @overload
     async def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> Leadership: ...
@@ -288,24 +282,17 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     @contextlib.contextmanager
     def _heeding(self, event: asyncio.Event) -> Iterator[None]:
         """Make this event wake ``run``."""
-        news = self._news
 
         async def heed() -> None:
             await event.wait()
             self._leave_queue()  # nothing, once elected
-            news.set()
+            self._wake()
 
         task = asyncio.create_task(heed(), name="zklock-heed")
         try:
             yield
         finally:
             cancel(task)
-
-    async def _sleep(self, seconds: float = math.inf) -> None:
-        loop, news = asyncio.get_running_loop(), self._news
-        wake = partial(call_soon, loop, news.wake)
-        await news.wait(self._session.limit(None if seconds == math.inf else seconds, wake))
-        self._news.clear()
 
     async def _stand(self, lead: Callable[[Leadership], Awaitable[object]]) -> _Term | None:
         candidacy, attempt = self._candidate(self._on_lost)
@@ -371,7 +358,7 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
     async def _end_of(self, term: _Term) -> None:
         """Wait for the end of ``lead``: its grace once it is told, and again once cancelled."""
         leadership = term.leadership
-        term.over.when_done(partial(call_soon, asyncio.get_running_loop(), self._news.set))
+        term.over.when_done(self._wake)
         with self._heeding(leadership.should_stop), self._heeding(leadership.lost):
             await self._until_told(leadership)
             await self._until_over(term)

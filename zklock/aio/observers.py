@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from zklock._core.session import Session
-from zklock._election.changes import C, ChangesBase, Closing, Watch
+from zklock._election.changes import C, ChangesBase, Closing
 from zklock._election.membership import MembershipChange
 from zklock._election.observe import LeaderChange
 from zklock._ground.async_event import AsyncEvent
@@ -23,16 +23,30 @@ M = TypeVar("M")
 log = logging.getLogger("zklock")
 
 
+class Mail:
+    """Where tasks of the running loop wait for news."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._news = AsyncEvent()
+
+    def put(self) -> None:
+        """Say that there is news. From any thread."""
+        call_soon(self.loop, self._news.set)
+
+    async def wait(self, session: Session, seconds: float | None = None) -> None:
+        """Wait for news, at most ``seconds``."""
+        wake = partial(call_soon, self.loop, self._news.wake)
+        await self._news.wait(session.limit(seconds, wake))
+        self._news.clear()
+
+
 class Changes(ChangesBase[C]):
     """Iterates over changes, by ``async for``."""
 
     _FRONT = AWAITING
-
-    def __init__(self, session: Session, watch: Watch[C], timeout: float | None) -> None:
-        self._news = AsyncEvent()
-        self._loop = loop = asyncio.get_running_loop()
-        news = self._news
-        super().__init__(session, watch, timeout, lambda: call_soon(loop, news.set))
+    _MAIL = Mail
+    _mail: Mail
 
     async def next(self, timeout: float | None = None) -> C | None:
         """Return the next change; ``None`` if there is none within ``timeout`` seconds.
@@ -40,7 +54,7 @@ class Changes(ChangesBase[C]):
         Raises ``ClientClosed`` once the client is stopped, and ``RuntimeError`` on another event
         loop than that on which it was made.
         """
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio.get_running_loop() is not self._mail.loop:
             raise RuntimeError(
                 f"{self._path}: these changes belong to another event loop: iterate there"
             )
@@ -54,14 +68,6 @@ class Changes(ChangesBase[C]):
         if change is None:
             raise StopAsyncIteration
         return change
-
-    async def _heard(self, left: float | None) -> bool:
-        if left == 0:
-            return False
-        wake = partial(call_soon, asyncio.get_running_loop(), self._news.wake)
-        await self._news.wait(self._session.limit(left, wake))
-        self._news.clear()
-        return True
 
 
 class LeaderChanges(Changes[LeaderChange]):

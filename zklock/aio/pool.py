@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import math
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from zklock._core.grant import GrantOptions
 from zklock._election.membership import MembershipChange
-from zklock._ground.async_event import AsyncEvent
 from zklock._ground.context_exit import entered
 from zklock._ground.public import public
 from zklock._ground.records import log_fields
@@ -27,7 +24,7 @@ from zklock._pool.views import PoolMember, PoolWorker, ShardOwner
 from zklock._pool.worker import StartCall
 from zklock.aio.grant import Grant
 from zklock.aio.leaving import TaskEntersContext, held_from
-from zklock.aio.observers import MembershipChanges, Observer
+from zklock.aio.observers import Mail, MembershipChanges, Observer
 from zklock.aio.waiting import AWAITING, call_soon
 
 log = logging.getLogger("zklock")
@@ -74,13 +71,12 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
     _AWAITS = True
     _FRONT = AWAITING
     _GRANT = _ShardGrant
+    _MAIL = Mail
 
-    def _set_up(self) -> None:
-        self._news = AsyncEvent()
-        self._waiting = 0
-        self._ended = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        self._loop_ends = False
+    _ended: asyncio.Event | None = None
+    _keeper: asyncio.Task[None] | None = None
+    _loop_ends = False
+    _waiting = 0
 
     async def start(self) -> None:
         """Join the pool: see :meth:`zklock.WorkerPool.start`.
@@ -193,21 +189,19 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
         return not self._loop_ends
 
     def _wake_waiters(self) -> None:
-        if self._home is not None and (self._waiting or self._closed):
-            call_soon(self._home, self._tell_those_who_wait)
+        if self._waiting:
+            self._mail.put()
+        if self._closed and self._ended is not None and self._home is not None:
+            call_soon(self._home, self._ended.set)
 
     # Inside, on the loop.
 
-    def _tell_those_who_wait(self) -> None:
-        news, self._news = self._news, AsyncEvent()
-        news.set()
-        if self._closed:
-            self._ended.set()
-
     async def _keep(self) -> None:
         """Leave the pool if the loop ends. The code that ends a loop cancels its tasks."""
+        self._ended = asyncio.Event()
         try:
-            await self._ended.wait()
+            if not self._closed:
+                await self._ended.wait()
         except asyncio.CancelledError:
             self._loop_ends = True
             self._worker.depart()
@@ -222,19 +216,9 @@ class WorkerPool(TaskEntersContext, Membership[Grant]):
     async def _until(self, done: Callable[[], bool], until: float) -> bool:
         self._waiting += 1  # before the first look, so that no news is missed after it
         try:
-            return await self._look_until(done, until)
+            return await super()._until(done, until)
         finally:
             self._waiting -= 1
-
-    async def _look_until(self, done: Callable[[], bool], until: float) -> bool:
-        loop, session = asyncio.get_running_loop(), self._session
-        while not done():
-            left = until - session.now()
-            if left <= 0:
-                return False
-            news, limit = self._news, None if left == math.inf else left
-            await news.wait(session.limit(limit, partial(call_soon, loop, news.wake)))
-        return True
 
 
 class _Callbacks(OnLoop):
