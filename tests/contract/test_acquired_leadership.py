@@ -339,6 +339,19 @@ class TestTasks:
         assert seen == [(True, True)]
 
     @on_loop
+    async def test_one_that_is_cancelled_leaves_nothing(self, other: Any, zklock_path: str) -> None:
+        first, second = (aio.LeaderElection(other, zklock_path, identity=each) for each in "ab")
+        async with first.attempt() as leadership:
+            waiting = asyncio.create_task(second.acquire())
+            await aside(queued, other, zklock_path, 2)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await aside(queued, other, zklock_path, 1)
+            assert leadership is not None
+            assert leadership.held
+
+    @on_loop
     async def test_a_loss_cancels_the_body(self, other: Any, zklock_path: str) -> None:
         election = aio.LeaderElection(other, zklock_path)
         with pytest.raises(zklock.LockLost):

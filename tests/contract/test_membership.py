@@ -172,8 +172,15 @@ class TestElection:
 
 class TestTroubles:
     @LASTING
+    @pytest.mark.parametrize("ends", [False, True], ids=["cut", "session"])
     def test_what_happens_while_the_connection_is_cut(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+        self,
+        zklock_proxy: FaultProxy,
+        zklock_connect: Connect,
+        other: Any,
+        zklock_path: str,
+        zklock_expire_session: Callable[[Any], int],
+        ends: bool,
     ) -> None:
         client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
         with ExitStack() as stack:
@@ -183,6 +190,7 @@ class TestTroubles:
             leaving = ExitStack()
             leaving.enter_context(crew(other, zklock_path, "a", "b"))
             eyes.until({"a", "b"})
+            session = client.client_id
             zklock_proxy.cut()
             leaving.close()
             late = stack.enter_context(one_more(other, zklock_path, "c"))
@@ -190,29 +198,11 @@ class TestTroubles:
             for _ in range(3):
                 with one_more(other, zklock_path, "seen by nobody"):
                     pass
+            if ends:
+                zklock_expire_session(session)
             zklock_proxy.restore()
             eyes.until({"c"})
             wait_for(lambda: eyes.look()["c"].payload == b"c2", SOON)
-
-    @LASTING
-    def test_after_a_lost_session(
-        self,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
-        zklock_expire_session: Callable[[Any], int],
-    ) -> None:
-        client = zklock_connect(timeout=30.0)
-        with (
-            crew(other, zklock_path, "a"),
-            zklock.LeaderElection(client, zklock_path).membership_changes() as changes,
-        ):
-            eyes = Eyes(changes)
-            eyes.until({"a"})
-            zklock_expire_session(client)
-            with one_more(other, zklock_path, "b"):
-                eyes.until({"a", "b"})
-            eyes.until({"a"})
 
     def test_a_member_that_is_killed(
         self, zklock_hosts: str, zklock_connect: Connect, zklock_path: str

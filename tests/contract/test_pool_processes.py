@@ -118,24 +118,19 @@ def test_a_late_write_that_is_refused_is_no_failure(
     assert "the contender's node was deleted" in caplog.text
 
 
-def test_a_result_of_any_sort_is_a_return(
+def test_a_result_is_a_return_and_an_interrupt_of_the_terminal_is_the_owners(
     join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = join("a", handler=Handle(str(tmp_path), {1: "returns_unwritable"}))
     pids = began(tmp_path)
-    wait_for(lambda: not alive(pids[1]), SOON, "its process is gone")
-    pool.stop()
-    assert "raised" not in caplog.text
-    assert len(noted(tmp_path, "began")[1]) == 1
-
-
-def test_an_interrupt_of_the_terminal_is_the_owners(join: Join, tmp_path: Path) -> None:
-    pool = join("a", handler=Handle(str(tmp_path)))
-    pids = began(tmp_path)
+    returned = pids.pop(1)
+    wait_for(lambda: not alive(returned), SOON, "its process is gone")
     for pid in pids.values():
         os.kill(pid, signal.SIGINT)
     pool.stop()
+    assert "raised" not in caplog.text
     assert noted(tmp_path, "held") == {number: {pid} for number, pid in pids.items()}
+    assert len(noted(tmp_path, "began")[1]) == 1
 
 
 @pytest.mark.hazard("H39")
