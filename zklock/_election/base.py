@@ -22,7 +22,7 @@ from zklock._election.options import (
     member_identity,
     pause_after,
 )
-from zklock._election.term import Flag, L, Term
+from zklock._election.term import L, Term
 from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.loss import LostCallback
 from zklock._ground.not_copyable import NotCopyable
@@ -121,7 +121,7 @@ class ElectionBase(NotCopyable, ElectionView, Generic[L, T]):
         self._pending: Attempt[L | None] | None = None  # of ``acquire``
         self._queued: Attempt[L | None] | None = None  # of ``run``
         self._stopped = False
-        self._stop: Flag | None = None
+        self._stop: Any = None  # the event of ``run``
         self._term: T | None = None
         self._mail: Mailbox | None = None  # of ``run``
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from zklock._core.attempt import Pending
 from zklock._core.grant import GrantBase
@@ -19,23 +19,17 @@ from zklock._ground.records import log_fields
 from zklock._recipes.queries import Contender
 from zklock.errors import LeaderStuck, LockLost, NoAnswer, NotHeld, WouldDeadlock, ZkLockError
 
+if TYPE_CHECKING:
+    import asyncio
+    import threading
+
 log = logging.getLogger("zklock")
-
-
-class Flag(Protocol):
-    """An event, of threads or of asyncio."""
-
-    def is_set(self) -> bool:
-        """Return whether it is set."""
-
-    def set(self) -> None:
-        """Set it."""
 
 
 class Leading(GrantBase):
     """What a leadership adds to a grant: what ``lead`` was given, the election gives back."""
 
-    should_stop: Flag
+    should_stop: threading.Event | asyncio.Event
 
     _led = False
     """Whether it is given back when ``lead`` has ended, and not before."""

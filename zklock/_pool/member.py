@@ -93,7 +93,10 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
             raise ValueError(f"on_error must be 'retry' or 'stop', not {on_error!r}")
         self._make_runner = None if handler is None else self._runner_of(handler, executor)
         pauses = check_retry(retry)
-        settle = _check_finite("settle", settle, zero=True)
+        seconds = "a number of seconds"
+        settle = check_number(
+            "settle", settle, seconds, lambda it: 0 <= it < math.inf, "0 or more, and finite"
+        )
         self._client = client
         self._session_options: dict[str, Any] = {
             "session_timeout": session_timeout,
@@ -398,18 +401,7 @@ def _coded(payload: bytes | str) -> str:
     return base64.b64encode(check_payload(payload)).decode()
 
 
-def _check_finite(
-    name: str, value: Any, kind: str = "a number of seconds", *, zero: bool = False
-) -> float:
-    """Return a finite number above 0, or 0 where that is allowed."""
-    return check_number(
-        name,
-        value,
-        kind,
-        lambda it: (it > 0 or (zero and it == 0)) and it < math.inf,
-        "0 or more, and finite" if zero else "above 0 and finite",
-    )
-
-
 def _check_capacity(capacity: Any) -> float:
-    return _check_finite("capacity", capacity, "a number")
+    return check_number(
+        "capacity", capacity, "a number", lambda it: 0 < it < math.inf, "above 0 and finite"
+    )

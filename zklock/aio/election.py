@@ -360,15 +360,12 @@ class LeaderElection(ElectionBase[Leadership, _Term]):
         leadership = term.leadership
         term.over.when_done(self._wake)
         with self._heeding(leadership.should_stop), self._heeding(leadership.lost):
-            await self._until_told(leadership)
+            while not leadership.should_stop.is_set():
+                if self._stopping:
+                    leadership.resign()
+                else:
+                    await self._sleep()
             await self._until_over(term)
-
-    async def _until_told(self, leadership: Leadership) -> None:
-        while not leadership.should_stop.is_set():
-            if self._stopping:
-                leadership.resign()
-            else:
-                await self._sleep()
 
     async def _to_the_end_of(self, term: _Term) -> None:
         """Wait for the end of a ``lead`` that was cancelled, however often this is cancelled, too.
