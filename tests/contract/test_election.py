@@ -29,6 +29,7 @@ from tests.contract.support import (
     run,
 )
 from tests.modes import bounded
+from zklock._election.changes import Feed
 from zklock.fencing import MemoryGuard, verify_owner
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
@@ -949,42 +950,29 @@ class TestObserving:
         self, client: Any, other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 0.001)
-        terms: list[zklock.Leadership] = []
-        proceed = threading.Semaphore(0)
-
-        def lead(leadership: zklock.Leadership) -> None:
-            terms.append(leadership)
-            seen_by_all.acquire(timeout=SOON)
-            if len(terms) == 80:
-                proceed.acquire(timeout=SOON)
-
-        seen_by_all = threading.Semaphore(0)
-        election = zklock.LeaderElection(client, zklock_path)
+        monkeypatch.setattr(Feed.__init__, "__defaults__", (3,))
+        tokens: list[zklock.FencingToken] = []
+        quick: list[zklock.LeaderChange] = []
+        heard: list[zklock.LeaderChange] = []
         watching = zklock.LeaderElection(other, zklock_path)
-        quick = watching.observe(
-            lambda change: seen_by_all.release() if change.leader is not None else None
-        )
-        with watching.changes() as changes, quick:
-            running = run(election.run, lead)
-            wait_for(lambda: len(terms) == 80, SOON)
-            wait_for(lambda: election.leadership is not None, SOON)
-
-            def last() -> bool:
-                found = next_change(changes)
-                heard.append(found)
-                return found.token == terms[79].token
-
-            heard: list[zklock.LeaderChange] = []
-            wait_for(last, SOON)
-            tokens = [each.token for each in heard if each.token is not None]
-            assert tokens == sorted(set(tokens))
-            if len(tokens) < 80:
-                assert any(each.gap for each in heard)
-            assert len(heard) <= 65
-            election.stop()
-            proceed.release()
-            seen_by_all.release()
-            running.result(SOON)
+        with (
+            crew(client, zklock_path, "a", "b") as (a, b),
+            watching.observe(quick.append),
+            watching.changes() as changes,
+        ):
+            tokens.append(a.leads().token)
+            for count in range(1, 6):
+                for now, later, terms in ((a, b, count), (b, a, count + 1)):
+                    queued(client, zklock_path, 2)
+                    now.election.resign()
+                    tokens.append(later.leads(terms).token)
+            wait_for(lambda: quick[-1:] and quick[-1].token == tokens[-1], SOON)
+            while not heard or heard[-1].token != tokens[-1]:
+                heard.append(next_change(changes))
+        told = [each.token for each in heard if each.token in tokens]
+        assert told == sorted(set(told) & set(tokens))
+        assert len(told) < len(tokens)
+        assert any(each.gap for each in heard)
 
     def test_changes_while_disconnected(
         self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
