@@ -19,10 +19,25 @@ An interval therefore never includes a moment that the holder could dispute, how
 paused between a look and its note. A grant has no interval if its lease was over before the holder
 was told of the grant.
 
-**A kept lock** (``keep=``) is granted several times on one znode, with one token. Those grants have
-their node in common. The first one is noted like any other. Each one after it has a number of its
-own on that node, its ``use``, from 1 on; all that is noted about it says that number, too. The
-numbers are names: they tell nothing of the order.
+**A kept lock** (``keep=``) is granted several times on one znode, with one token. The first grant
+is noted like any other. Each one after it has a ``use``, a number of its own on that node; all that
+is noted about it says that number, too. The numbers are names: they tell nothing of the order.
+
+These are the events of a checked history, with their fields beside ``at`` and the source. ``node``
+names a grant, with ``use`` if it is a later one on a kept node:
+
+- ``begin``, ``end``: of a process; ``crash``: it is about to end itself; ``error`` (what);
+- ``ask`` (ask, lock, timeout), then ``answer`` (ask, outcome: none, cancelled, closed) or
+  ``grant`` (ask, lock, node, token, session, began). For a lock that is kept, both say ``keep``;
+  a shard, which a worker of a pool is given unasked, has no ``ask``;
+- ``held`` (node): ``held`` was true, looked at *after* this time; ``unheld``: it was false, looked
+  at *before* this time;
+- ``write`` (node, store, lock, write, token, value), then ``written`` (write, outcome);
+- ``release`` (node, how), then ``released`` (node, outcome: done, lost);
+- ``lost`` (node, reason, noticed, lease_end): the callback was called; ``close``: of a client;
+- ``kill`` (worker), ``pause`` (worker, until), ``break`` (node), ``fault`` (what, target, seconds);
+- ``calm``: the faults are over; ``left`` (lock, names): what stands there at the very end;
+  ``contents`` (store, lock, value, writes): what a store says, its log as [write, token, value].
 """
 
 from __future__ import annotations
@@ -31,7 +46,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -41,9 +56,6 @@ from zklock.token import FencingToken
 
 Name: TypeAlias = tuple[str, int]
 """What names a grant: its node, and its use of that node, which is 0 for the first one."""
-
-CRASHED = "CRASHED"
-RELEASED = "RELEASED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +90,11 @@ class History:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def note(self, kind: str, /, *, at: float | None = None, **data: Any) -> float:
-        """Note an event, by default with the present time; return its time."""
+    def note(self, kind: str, /, *, at: float | None = None, **data: Any) -> None:
+        """Note an event, by default with the present time."""
         at = clock() if at is None else at
         line = json.dumps({"at": at, "kind": kind, **data}, separators=(",", ":"))
         os.write(self._file, line.encode() + b"\n")
-        return at
 
     def close(self) -> None:
         """Stop noting events."""
@@ -93,12 +104,12 @@ class History:
 def load(folder: Path) -> list[HistoryEvent]:
     """Return what all sources of a folder noted, in order of time."""
     events = []
-    for path in sorted(folder.glob("*.jsonl")):
-        *lines, torn = path.read_text().split("\n")
-        del torn  # the text after the last newline
-        for line in lines:
-            data = json.loads(line)
-            events.append(HistoryEvent(data.pop("at"), path.stem, data.pop("kind"), data))
+    for path in folder.glob("*.jsonl"):
+        *lines, _ = path.read_text().split("\n")  # the last one is torn, or empty
+        events += [
+            HistoryEvent(data.pop("at"), path.stem, data.pop("kind"), data)
+            for data in map(json.loads, lines)
+        ]
     return sorted(events, key=lambda event: event.at)
 
 
@@ -106,47 +117,54 @@ def load(folder: Path) -> list[HistoryEvent]:
 class Holding:
     """One grant, and what its holder noted about it.
 
-    ``began``: when the library made it. ``held``: the times just before looks that found it held.
-    ``unheld``: the earliest time after a look that found it not held. ``broken``: when somebody
-    else deleted its node. ``outcome``: that of its release. ``use``: see the head of this module.
-    ``keep``: for how many seconds its node may stay unused; 0: it is not kept.
+    ``held``: the times just before looks that found it held. ``unheld``: the earliest time after a
+    look that found it not held. ``broken``: when somebody else deleted its node. ``keep``: for how
+    many seconds its node may stay unused; 0: it is not kept.
     """
 
     node: str
+    use: int
     lock: str
     token: FencingToken
     source: str
     began: float
+    session: int | None
+    keep: float
     held: list[float] = field(default_factory=list)
     unheld: float = math.inf
-    released: HistoryEvent | None = None
+    releases: list[HistoryEvent] = field(default_factory=list)
     outcome: str | None = None
-    releases: int = 0
     losses: list[HistoryEvent] = field(default_factory=list)
     broken: float = math.inf
-    use: int = 0
-    keep: float = 0.0
 
     @property
     def given_back(self) -> bool:
-        """Whether it was released, and not lost before."""
-        return self.released is not None and self.outcome == "done"
+        """Whether it was released or abandoned, and not lost before."""
+        return bool(self.releases) and self.outcome == "done"
+
+    @property
+    def released(self) -> float:
+        """When ``release()`` found it held; else never, a time in the past."""
+        done = self.given_back and self.releases[-1]["how"] == "release"
+        return self.releases[-1].at if done else -math.inf
 
     @property
     def end(self) -> float:
         """The end of its lease interval; a time before ``began`` if it has none."""
-        certain = [*self.held]
-        if self.given_back and self.released is not None and self.released["how"] == "release":
-            certain.append(self.released.at)
-        certain += [min(loss["noticed"], loss["lease_end"]) for loss in self.losses]
-        return min(self.broken, max(certain, default=-math.inf))
+        lost = [float(min(loss["noticed"], loss["lease_end"])) for loss in self.losses]
+        return min(self.broken, max(self.released, *self.held, *lost, -math.inf))
+
+    @property
+    def over(self) -> float:
+        """When the holder gave it back, or believed in it for the last time."""
+        return max(self.end, *(release.at for release in self.releases), -math.inf)
 
     @property
     def ended_by(self) -> str:
         """How it ended: ``RELEASED``, ``CRASHED``, or the reason of its loss."""
         if self.losses:
             return str(self.losses[0]["reason"])
-        return RELEASED if self.given_back else CRASHED
+        return "RELEASED" if self.given_back else "CRASHED"
 
     def __str__(self) -> str:
         use = f", use {self.use}" if self.use else ""
@@ -156,7 +174,8 @@ class Holding:
 class Record:
     """A history, sorted by grants, locks and sources.
 
-    ``strays`` are events of sources that live, about grants that nobody was given.
+    ``twice``: grants whose names were met before. ``strays``: events of sources that live, about
+    grants that nobody was given.
     """
 
     def __init__(self, events: Iterable[HistoryEvent]) -> None:
@@ -165,72 +184,58 @@ class Record:
             self.by_kind[event.kind].append(event)
         self.dead = {event["worker"] for event in self.by_kind["kill"]}
         self.dead |= {event.source for event in self.by_kind["crash"]}
-        self.pauses: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._pauses: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for event in self.by_kind["pause"]:
-            self.pauses[event["worker"]].append((event.at, event["until"]))
+            self._pauses[event["worker"]].append((event.at, event["until"]))
         self.grants: dict[Name, Holding] = {}
         self.twice: list[HistoryEvent] = []
         self.strays: list[HistoryEvent] = []
-        self._gather()
-
-    def _gather(self) -> None:
         for event in self.by_kind["grant"]:
             if event.grant in self.grants:
                 self.twice.append(event)
-            node, use = event.grant
             self.grants[event.grant] = Holding(
-                node,
+                *event.grant,
                 event["lock"],
                 FencingToken.parse(event["token"]),
                 event.source,
                 event["began"],
-                use=use,
-                keep=event.data.get("keep", 0.0),
+                event.data.get("session"),
+                event.data.get("keep", 0.0),
             )
-        by_node = self.by_node()
         for event in self.by_kind["break"]:
-            for broken in by_node.get(event["node"], ()):
-                broken.broken = min(broken.broken, event.at)
-        take: dict[str, Callable[[Holding, HistoryEvent], None]] = {
-            "held": lambda grant, event: grant.held.append(event.at),
-            "unheld": lambda grant, event: setattr(grant, "unheld", min(grant.unheld, event.at)),
-            "release": _released,
-            "released": lambda grant, event: setattr(grant, "outcome", event["outcome"]),
-            "lost": lambda grant, event: grant.losses.append(event),
-        }
-        for kind, note in take.items():
+            for grant in self.grants.values():
+                if grant.node == event["node"]:
+                    grant.broken = min(grant.broken, event.at)
+        for kind in ("held", "unheld", "release", "released", "lost"):
             for event in self.by_kind[kind]:
-                if grant := self.grants.get(event.grant):
-                    note(grant, event)
+                if event.grant in self.grants:
+                    self._note(self.grants[event.grant], event)
                 elif event.source not in self.dead:
                     self.strays.append(event)
 
+    @staticmethod
+    def _note(grant: Holding, event: HistoryEvent) -> None:
+        match event.kind:
+            case "held":
+                grant.held.append(event.at)
+            case "unheld":
+                grant.unheld = min(grant.unheld, event.at)
+            case "release":
+                grant.releases.append(event)
+            case "released":
+                grant.outcome = event["outcome"]
+            case "lost":
+                grant.losses.append(event)
+
     def paused(self, source: str, begin: float, end: float) -> float:
         """Return how many seconds of this time a source was paused."""
-        spans = self.pauses[source]
+        spans = self._pauses[source]
         return sum(max(0.0, min(end, until) - max(begin, at)) for at, until in spans)
 
-    def of(self, lock: str) -> list[Holding]:
-        """Return all grants of a lock, in the order in which they began."""
-        grants = [grant for grant in self.grants.values() if grant.lock == lock]
-        return sorted(grants, key=lambda grant: grant.began)
-
-    def by_node(self) -> dict[str, list[Holding]]:
-        """Return, for each node, the grants on it, in the order in which they began."""
-        nodes: dict[str, list[Holding]] = defaultdict(list)
+    def by(self, key: str, *, all_of_them: bool = True) -> dict[str, list[Holding]]:
+        """Return the grants by node or lock, in the order of beginning; or those with intervals."""
+        found: dict[str, list[Holding]] = defaultdict(list)
         for grant in sorted(self.grants.values(), key=lambda grant: grant.began):
-            nodes[grant.node].append(grant)
-        return dict(nodes)
-
-    def locks(self) -> list[list[Holding]]:
-        """Return, for each lock, its grants that have an interval, in the order of beginning."""
-        by_lock: dict[str, list[Holding]] = defaultdict(list)
-        for grant in self.grants.values():
-            if grant.end >= grant.began:
-                by_lock[grant.lock].append(grant)
-        return [sorted(grants, key=lambda grant: grant.began) for grants in by_lock.values()]
-
-
-def _released(grant: Holding, event: HistoryEvent) -> None:
-    grant.released = event
-    grant.releases += 1
+            if all_of_them or grant.end >= grant.began:
+                found[getattr(grant, key)].append(grant)
+        return found

@@ -1,25 +1,29 @@
 """The faults: which, when, on whom. The schedule is pure and comes from the seed alone.
 
-Three tracks run side by side, each with one fault at a time, so that faults of different kinds
-meet: on the servers, on the network of the clients, and on the workers. Who leads, and which node
-is first in a queue, is found out when a fault begins; all else is in the schedule.
+Four tracks run side by side, each with one fault at a time, so that faults of different kinds
+meet: on the servers, on the network of the clients, on the workers, and on those of a pool. Who
+leads, and which node is first in a queue, is found out when a fault begins; all else is in the
+schedule.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.chaos.history import History
+from tests.chaos.workers import CALM, Pool, Workers
 from zklock._ground.clock import clock
 from zklock._recipes import names
 from zklock.testing import Ensemble, StartFailed, ZooKeeperServer
@@ -27,6 +31,7 @@ from zklock.testing.proxy import FaultProxy
 
 log = logging.getLogger("chaos")
 
+UNANSWERED = exceptions.KazooException, KazooTimeoutError
 SERVING_SECONDS = 20.0
 """How long a fault of the servers waits for all of them to serve again."""
 
@@ -40,6 +45,7 @@ class Track(Enum):
     SERVERS = "servers"
     CLIENTS = "clients"
     WORKERS = "workers"
+    POOL = "pool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,12 @@ KINDS: Sequence[Kind] = (
     Kind("kill worker", Track.WORKERS, 2, 0.1, 1),
     Kind("pause worker", Track.WORKERS, 3, 0.3, 3),
     Kind("blink worker", Track.WORKERS, 3, 0.02, 0.3),
+    Kind("pool: kill", Track.POOL, 1, 0, 0),
+    Kind("pool: pause", Track.POOL, 1, 0.1, 2),
+    Kind("pool: drain", Track.POOL, 1, 0, 0.25),
+    Kind("pool: weigh", Track.POOL, 1, 0, 0),
+    Kind("pool: leave", Track.POOL, 1, 0, 0),
+    Kind("pool: resize", Track.POOL, 1, 0, 0),
 )
 
 
@@ -107,23 +119,7 @@ def schedule(seed: str, track: Track, session: float) -> Iterator[Fault]:
         kind = dice.choices(kinds, weights)[0]
         seconds = session * dice.uniform(kind.shortest, kind.longest)
         yield Fault(at, kind, seconds, dice.random(), dice.random())
-        at += seconds + session * dice.uniform(0.2, 2)
-
-
-class Workers(Protocol):
-    """What the nemesis may do to the worker processes, which are numbered."""
-
-    def kill(self, number: int) -> str | None:
-        """SIGKILL; return the name of the process, ``None`` if there was none."""
-
-    def start(self, number: int) -> None:
-        """Start another in its place."""
-
-    def pause(self, number: int) -> str | None:
-        """SIGSTOP; return the name of the process, ``None`` if there was none."""
-
-    def resume(self, number: int) -> None:
-        """SIGCONT."""
+        at += seconds + session * dice.uniform(0.2, 2) * (0.3 if track is Track.POOL else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +133,7 @@ class Victims:
     ensemble: Ensemble
     proxies: Sequence[Sequence[FaultProxy]]
     workers: Workers
-    worker_count: int
+    pool: Pool
     locks: Sequence[str]
     upgrade: Callable[[int], None] | None = None
     upgrades: Sequence[float] = ()
@@ -146,15 +142,15 @@ class Victims:
 class Nemesis:
     """Carries out the schedule of a seed, on a thread for each track, and notes what it does.
 
-    Notes ``fault`` (``what``, ``target``, ``seconds``) as each begins, ``kill`` (``worker``),
-    ``pause`` (``worker``, ``until``) once it is over, ``break`` (``node``) just before it deletes
-    one.
+    Notes ``fault`` as each begins, ``kill``, ``pause`` once it is over, ``break`` just before it
+    deletes a node.
     """
 
     def __init__(self, seed: str, session: float, victims: Victims, history: History) -> None:
         self._seed = seed
         self._session = session
         self._victims = victims
+        self._ensemble = victims.ensemble
         self._history = history
         self._over = threading.Event()
         self._threads = [
@@ -163,17 +159,18 @@ class Nemesis:
         ]
         self._failure: BaseException | None = None
         self._begun = 0.0
+        leader, follower = self._ensemble.leader, self._follower
         self._carry_out: Mapping[str, Callable[[Fault], None]] = {
-            "kill leader": lambda it: self._kill(it, [self._leader()]),
-            "kill follower": lambda it: self._kill(it, [self._follower(it)]),
-            "kill majority": lambda it: self._kill(it, [self._leader(), self._follower(it)]),
-            "restart leader": lambda it: self._restart(it, self._leader()),
-            "restart follower": lambda it: self._restart(it, self._follower(it)),
-            "pause leader": lambda it: self._pause_server(it, self._leader()),
-            "pause follower": lambda it: self._pause_server(it, self._follower(it)),
-            "cut leader": lambda it: self._cut(it, self._leader()),
-            "cut follower": lambda it: self._cut(it, self._follower(it)),
-            "cut leader, restart followers": self._cut_and_restart,
+            "kill leader": lambda it: self._kill(it, [leader()]),
+            "kill follower": lambda it: self._kill(it, [follower(it)]),
+            "kill majority": lambda it: self._kill(it, [leader(), follower(it)]),
+            "restart leader": lambda it: self._restart(it, leader()),
+            "restart follower": lambda it: self._restart(it, follower(it)),
+            "pause leader": lambda it: self._pause_server(it, leader()),
+            "pause follower": lambda it: self._pause_server(it, follower(it)),
+            "cut leader": lambda it: self._cut(it, leader()),
+            "cut follower": lambda it: self._cut(it, follower(it)),
+            "cut leader, restart followers": lambda it: self._cut(it, leader(), restart=True),
             "drop connections": lambda it: self._network(it, FaultProxy.drop),
             "cut clients": lambda it: self._network(it, FaultProxy.cut),
             "black hole": lambda it: self._network(it, FaultProxy.blackhole),
@@ -192,6 +189,7 @@ class Nemesis:
             "kill worker": self._kill_worker,
             "pause worker": self._pause_worker,
             "blink worker": self._pause_worker,
+            **{kind.name: self._pool for kind in KINDS if kind.track is Track.POOL},
         }
 
     def start(self) -> None:
@@ -216,44 +214,42 @@ class Nemesis:
                 if self._over.wait(max(0.0, self._begun + fault.at - clock())):
                     return
                 if due is not None and clock() - self._begun >= due[1]:
-                    self._upgrade(Fault(due[1], UPGRADE, 0.0, 0.0, 0.0), due[0])
+                    self._restart(Fault(due[1], UPGRADE, 0, 0, 0), self._ensemble.servers[due[0]])
                     due = next(upgrades, None)
                 self._carry_out[fault.kind.name](fault)
         except BaseException as error:
             log.exception("the nemesis failed")
             self._failure = error
 
-    def _note(self, fault: Fault, target: str) -> None:
-        self._history.note(
-            "fault", what=fault.kind.name, target=target, seconds=round(fault.seconds, 3)
-        )
-        log.info("%s: %s for %.2f s", fault.kind.name, target, fault.seconds)
+    def _note(self, fault: Fault, *targets: str) -> None:
+        what, target = fault.kind.name, ", ".join(targets)
+        self._history.note("fault", what=what, target=target, seconds=round(fault.seconds, 3))
+        log.info("%s: %s for %.2f s", what, target, fault.seconds)
 
     def _last(self, fault: Fault) -> None:
         self._over.wait(fault.seconds)
 
     # Servers.
 
-    def _leader(self) -> ZooKeeperServer:
-        return self._victims.ensemble.leader()
-
     def _follower(self, fault: Fault) -> ZooKeeperServer:
-        leader = self._leader()
-        others = [server for server in self._victims.ensemble.servers if server is not leader]
-        return others[int(fault.pick * len(others))]
+        followers = self._others(self._ensemble.leader())
+        return followers[int(fault.pick * len(followers))]
+
+    def _others(self, server: ZooKeeperServer) -> list[ZooKeeperServer]:
+        return [each for each in self._ensemble.servers if each is not server]
 
     @contextlib.contextmanager
-    def _serving_again(self) -> Iterator[None]:
+    def _serving_again(self, fault: Fault, *servers: ZooKeeperServer) -> Iterator[None]:
+        self._note(fault, *(server.hosts for server in servers))
         try:
             yield
         finally:
             # An election among members that come and go can take more than one round.
             with contextlib.suppress(StartFailed):
-                self._victims.ensemble.wait_until_serving(SERVING_SECONDS)
+                self._ensemble.wait_until_serving(SERVING_SECONDS)
 
     def _kill(self, fault: Fault, servers: Sequence[ZooKeeperServer]) -> None:
-        self._note(fault, ", ".join(server.hosts for server in servers))
-        with self._serving_again():
+        with self._serving_again(fault, *servers):
             for server in servers:
                 server.kill()
             self._last(fault)
@@ -261,53 +257,35 @@ class Nemesis:
                 server.launch()
 
     def _restart(self, fault: Fault, server: ZooKeeperServer) -> None:
-        self._note(fault, server.hosts)
-        with self._serving_again():
+        with self._serving_again(fault, server):
             server.stop()
-            server.launch()
-
-    def _upgrade(self, fault: Fault, number: int) -> None:
-        server = self._victims.ensemble.servers[number]
-        assert self._victims.upgrade is not None
-        self._note(fault, server.hosts)
-        with self._serving_again():
-            server.stop()
-            self._victims.upgrade(number)
+            if fault.kind is UPGRADE and self._victims.upgrade is not None:
+                self._victims.upgrade(self._ensemble.servers.index(server))
             server.launch()
 
     def _pause_server(self, fault: Fault, server: ZooKeeperServer) -> None:
-        self._note(fault, server.hosts)
-        with self._serving_again():
+        with self._serving_again(fault, server):
             server.pause()
             self._last(fault)
             server.resume()
 
-    def _cut(self, fault: Fault, server: ZooKeeperServer) -> None:
-        self._note(fault, server.hosts)
-        with self._serving_again():
-            self._victims.ensemble.cut_from_peers(server)
+    def _cut(self, fault: Fault, server: ZooKeeperServer, *, restart: bool = False) -> None:
+        with self._serving_again(fault, server):
+            self._ensemble.cut_from_peers(server)
+            others = self._others(server) if restart else []
+            for other in others:
+                other.kill()
+            for other in others:
+                other.launch()
             self._last(fault)
-            self._victims.ensemble.heal(server)
-
-    def _cut_and_restart(self, fault: Fault) -> None:
-        leader = self._leader()
-        self._note(fault, leader.hosts)
-        followers = [each for each in self._victims.ensemble.servers if each is not leader]
-        with self._serving_again():
-            self._victims.ensemble.cut_from_peers(leader)
-            for server in followers:
-                server.kill()
-            for server in followers:
-                server.launch()
-            self._last(fault)
-            self._victims.ensemble.heal(leader)
+            self._ensemble.heal(server)
 
     # The network of the clients.
 
     def _network(self, fault: Fault, begin: Callable[[FaultProxy], None]) -> None:
         group = self._victims.proxies[int(fault.pick * len(self._victims.proxies))]
         some = group if fault.degree < 0.6 else group[: 1 + int(fault.degree * 10) % 2]
-        self._note(fault, ", ".join(proxy.hosts for proxy in some))
+        self._note(fault, *(proxy.hosts for proxy in some))
         for proxy in some:
             begin(proxy)
         self._last(fault)
@@ -315,53 +293,42 @@ class Nemesis:
             proxy.restore()
 
     @contextlib.contextmanager
-    def _client(self) -> Iterator[KazooClient | None]:
-        client = KazooClient(self._victims.ensemble.hosts, timeout=self._session * 2)
+    def _operating(self) -> Iterator[KazooClient]:
+        client = KazooClient(self._ensemble.hosts, timeout=self._session * 2)
         try:
             client.start(5)
             yield client
-        except client.handler.timeout_exception:
-            yield None
         finally:
             client.stop()
             client.close()
 
+    def _lock(self, fault: Fault) -> str:
+        return self._victims.locks[int(fault.pick * len(self._victims.locks))]
+
     def _break(self, fault: Fault) -> None:
-        lock = self._victims.locks[int(fault.pick * len(self._victims.locks))]
-        with self._client() as client:
-            if client is None:
-                return
-            try:
-                children = client.get_children_async(lock).get(timeout=5)
-                queue = names.Queue(children).contenders
-                if queue:
-                    node = f"{lock}/{queue[0].text}"
-                    self._note(fault, node)
-                    self._history.note("break", node=node)
-                    client.delete_async(node).get(timeout=5)
-            except (exceptions.KazooException, client.handler.timeout_exception):
-                return
+        lock = self._lock(fault)
+        with contextlib.suppress(*UNANSWERED), self._operating() as client:
+            children = client.get_children_async(lock).get(timeout=5)
+            for first in names.Queue(children).contenders[:1]:
+                node = f"{lock}/{first.text}"
+                self._note(fault, node)
+                self._history.note("break", node=node)
+                client.delete_async(node).get(timeout=5)
 
     def _prune(self, fault: Fault) -> None:
         """Delete a lock's parent as soon as it is found empty: its numbers start again at 0."""
-        lock = self._victims.locks[int(fault.pick * len(self._victims.locks))]
-        with self._client() as client:
+        with contextlib.suppress(*UNANSWERED), self._operating() as client:
             until = clock() + fault.seconds
-            while client is not None and clock() < until and not self._over.is_set():
-                try:
-                    client.delete_async(lock).get(timeout=5)
-                except exceptions.NotEmptyError:
-                    self._over.wait(0.002)
-                except (exceptions.KazooException, client.handler.timeout_exception):
-                    return
-                else:
-                    self._note(fault, lock)
+            while clock() < until and not self._over.wait(0.002):
+                with contextlib.suppress(exceptions.NotEmptyError):
+                    client.delete_async(self._lock(fault)).get(timeout=5)
+                    self._note(fault, self._lock(fault))
                     return
 
     # Workers.
 
     def _kill_worker(self, fault: Fault) -> None:
-        number = int(fault.pick * self._victims.worker_count)
+        number = int(fault.pick * self._victims.workers.count)
         worker = self._victims.workers.kill(number)
         if worker is not None:
             self._history.note("kill", worker=worker)
@@ -370,11 +337,38 @@ class Nemesis:
             self._victims.workers.start(number)
 
     def _pause_worker(self, fault: Fault) -> None:
-        number = int(fault.pick * self._victims.worker_count)
+        number = int(fault.pick * self._victims.workers.count)
         at = clock()
-        worker = self._victims.workers.pause(number)
+        worker = self._victims.workers.signal(number, signal.SIGSTOP)
         if worker is not None:
             self._note(fault, worker)
             self._last(fault)
-            self._victims.workers.resume(number)
+            self._victims.workers.signal(number, signal.SIGCONT)
             self._history.note("pause", at=at, worker=worker, until=clock())
+
+    def _pool(self, fault: Fault) -> None:
+        pool = self._victims.pool
+        worker = pool.workers[int(fault.pick * len(pool.workers))]
+        self._note(fault, worker.identity)
+        match fault.kind.name.removeprefix("pool: "):
+            case "kill":
+                self._history.note("kill", worker=worker.identity)
+                pool.replace(worker)
+            case "pause":
+                at = clock()
+                os.kill(worker.process.pid, signal.SIGSTOP)
+                self._last(fault)
+                self._history.note("pause", at=at, worker=worker.identity, until=clock())
+                os.kill(worker.process.pid, signal.SIGCONT)
+            case "drain":
+                worker.ask("drain", 0.0)
+                self._last(fault)
+                worker.ask("resume")
+            case "weigh":
+                worker.ask("capacity", (0.5, 1.0, 2.0, 3.0)[int(fault.degree * 4)])
+            case "leave":
+                worker.ask("stop")
+                worker.process.wait(CALM)
+                pool.replace(worker)
+            case "resize":
+                worker.ask("shards", round(pool.shards * (0.5 + 1.5 * fault.degree)))

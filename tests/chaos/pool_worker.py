@@ -3,10 +3,10 @@
 ``python -m tests.chaos.pool_worker SETTINGS`` (JSON: hosts, path, identity, folder, and what else
 ``WorkerPool`` takes; ``timeout`` of the session; ``front``, "threads" or "asyncio"; ``store``, the
 file of an SQLite store to which handlers write, by default none). Nobody asks for a shard: a grant
-has no ``ask``. It hears one
-command a line, a JSON list of a word and its arguments, and answers each with one JSON value:
-``owned``, ``drain``, ``resume``, ``capacity``, ``shards``, ``leads``, ``stop``. The end of its
-input ends it at once. Of its hosts it takes the first that answers.
+has no ``ask``. It hears one command a line, a JSON list of a word and its arguments, and answers
+each with one JSON value: ``owned``, ``drain``, ``resume``, ``capacity``, ``shards``,
+``leads``, ``stop``. The end of its input ends it at once. Of its hosts it takes the first that
+answers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from kazoo.client import KazooClient
-
 import zklock
 from tests.chaos import stores
 from tests.chaos.history import History
+from tests.chaos.worker import connected, write
 from tests.contract.fronts import FRONTS, Steps
+from tests.releases import REPOSITORY
 from zklock import aio
 from zklock._core.attempt import Pending
 from zklock._ground.clock import clock
@@ -36,7 +36,6 @@ from zklock._pool.member import Membership
 from zklock._pool.slot import Reporting
 from zklock.errors import LockLost
 
-ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY = 0.02
 WRITE_EVERY = 0.5
 BUSY_SECONDS = 0.2
@@ -95,7 +94,7 @@ def noted(history: History, grants: type[Reporting]) -> type[Reporting]:
 def main(settings: str) -> None:
     """Work until told to stop."""
     given = json.loads(settings)
-    client = connected(given.pop("hosts"), given.pop("timeout"))
+    client = connected(given.pop("hosts"), given.pop("timeout"), randomize_hosts=False)
     history = History(Path(given.pop("folder")), given["identity"])
 
     name = given.pop("front", "threads")
@@ -105,15 +104,17 @@ def main(settings: str) -> None:
     writes = itertools.count(1)
 
     def handle(shard: zklock.Shard) -> Steps:
-        with open_store(file) as store:
+        made = None if file is None else stores.SqliteStore(Path(file), BUSY_SECONDS)
+        with contextlib.closing(made) if made else contextlib.nullcontext() as store:
             while True:
-                at = clock()
+                at, grant = clock(), shard._grant
                 if shard.held:
-                    history.note("held", at=at, node=shard._grant.path)
+                    history.note("held", at=at, node=grant.path)
                 else:
-                    history.note("unheld", node=shard._grant.path)
+                    history.note("unheld", node=grant.path)
                 if store is not None:
-                    write(store, shard._grant, history, f"{history.source}-{next(writes)}")
+                    what = f"{history.source}-{next(writes)}"
+                    write(store, grant.lock_path, grant, history, what, node=grant.path)
                 if shard.should_stop.is_set():
                     return
                 yield LOOK_EVERY if store is None else WRITE_EVERY
@@ -156,13 +157,6 @@ def main(settings: str) -> None:
     history.note("end")
 
 
-def connected(hosts: str, timeout: float) -> KazooClient:
-    """Return a started client; wait for the servers as long as it takes."""
-    while True:
-        with contextlib.suppress(zklock.NoAnswer):
-            return zklock.connect(hosts, timeout, start_timeout=5.0, randomize_hosts=False)
-
-
 def answered(ask: Callable[[], object]) -> object:
     """Ask until ZooKeeper answers: all commands may be repeated."""
     while True:
@@ -170,42 +164,10 @@ def answered(ask: Callable[[], object]) -> object:
             return ask()
 
 
-@contextlib.contextmanager
-def open_store(file: str | None) -> Iterator[stores.SqliteStore | None]:
-    """Open the store, for one thread."""
-    if file is None:
-        yield None
-        return
-    store = stores.SqliteStore(Path(file), BUSY_SECONDS)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def write(store: stores.SqliteStore, grant: stores.Fenced, history: History, name: str) -> None:
-    """Add one to the counter of a shard, whether or not it is still held."""
-    lock = grant.path.rpartition("/")[0]
-    value = store.read(lock, grant)
-    if value is None:
-        return
-    history.note(
-        "write",
-        node=grant.path,
-        store=store.name,
-        lock=lock,
-        write=name,
-        token=str(grant.token),
-        value=value + 1,
-    )
-    outcome = store.write(lock, grant, name, value + 1)
-    history.note("written", write=name, outcome=outcome)
-
-
 class PoolWorker:
     """Such a process, for whoever directs it."""
 
-    def __init__(self, release: Path = ROOT, **settings: Any) -> None:
+    def __init__(self, release: Path = REPOSITORY, **settings: Any) -> None:
         self.identity: str = settings["identity"]
         command = [sys.executable, "-m", "tests.chaos.pool_worker", json.dumps(settings)]
         self.process = subprocess.Popen(

@@ -2,13 +2,8 @@
 
 The servers write down each change in the order in which it is made: which session created which
 znode, when, and which transaction deleted it. So the log knows, without zklock, who stood in which
-queue. `compare` holds the grants of a history against it: was the holder's znode there, was
-it the first, was it still there at the last moment of belief? And did any znode stand for long that
-nobody used?
-
-Only servers on local Java are read: `gather` returns nothing for others. The format of the files:
-https://github.com/apache/zookeeper/blob/master/zookeeper-jute/src/main/resources/zookeeper.jute
-and ``FileTxnLog`` of the same repository.
+queue. Only servers on local Java are read: `gather` returns nothing for others. The format of the
+files: ``zookeeper.jute`` and ``FileTxnLog`` of https://github.com/apache/zookeeper.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 
 from tests.chaos.checker import Bounds, Rule, Verdict, Violation, check
@@ -76,23 +71,6 @@ class Change:
     created: bool = False
 
 
-class _Fields:
-    """Reads the fields of a record, one after the other."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = io.BytesIO(data)
-
-    def number(self, kind: str) -> int:
-        """Read an ``i``, 4 bytes, or a ``q``, 8 bytes."""
-        value: int
-        (value,) = struct.unpack(f">{kind}", self._data.read(struct.calcsize(f">{kind}")))
-        return value
-
-    def data(self) -> bytes:
-        """Read a length, and so many bytes."""
-        return self._data.read(max(0, self.number("i")))
-
-
 def changes(file: Path) -> Iterator[Change]:
     """Yield what a file of the log says; it may end in the middle of an entry."""
     log = io.BytesIO(file.read_bytes())
@@ -100,24 +78,30 @@ def changes(file: Path) -> Iterator[Change]:
         return  # a server that was killed may leave an empty file
     while len(head := log.read(12)) == 12:
         (length,) = struct.unpack(">8xi", head)
-        entry = log.read(length)
+        entry = io.BytesIO(log.read(length))
         if not length or log.read(1) != END_OF_ENTRY:
             return  # the rest is filled up with zeros, or torn
-        fields = _Fields(entry)
-        session, _, zxid = fields.number("q"), fields.number("i"), fields.number("q")
-        at, kind = fields.number("q") / 1000, fields.number("i")
-        yield from _changed(kind, fields, Change(zxid, at, session, None))
+        session, zxid, at, kind = struct.unpack(">q4xqqi", entry.read(32))
+        yield from _changed(kind, entry, Change(zxid, at / 1000, session, None))
 
 
-def _changed(kind: int, fields: _Fields, by: Change) -> Iterator[Change]:
+def _changed(kind: int, body: io.BytesIO, by: Change) -> Iterator[Change]:
     if kind in CREATES or kind in DELETES:
-        yield replace(by, path=fields.data().decode(), created=kind in CREATES)
+        yield replace(by, path=_data(body).decode(), created=kind in CREATES)
     elif kind == CLOSE_SESSION:
         yield by
     elif kind == MULTI:
-        for _ in range(fields.number("i")):
-            part = fields.number("i")
-            yield from _changed(part, _Fields(fields.data()), by)
+        for _ in range(_number(body)):
+            part = _number(body)
+            yield from _changed(part, io.BytesIO(_data(body)), by)
+
+
+def _number(body: io.BytesIO) -> int:
+    return int.from_bytes(body.read(4), signed=True)
+
+
+def _data(body: io.BytesIO) -> bytes:
+    return body.read(max(0, _number(body)))
 
 
 def wall_offset() -> float:
@@ -126,21 +110,11 @@ def wall_offset() -> float:
 
 
 def keep(changes: Sequence[Change], below: tuple[str, ...], history: History) -> None:
-    """Note ends of sessions, and what happened below some paths.
-
-    As ``server`` (zxid, session, path, created).
-    """
-    for change in changes:
-        if change.path is not None and not change.path.startswith(below):
-            continue
-        history.note(
-            "server",
-            at=change.at,
-            zxid=change.zxid,
-            session=change.session,
-            path=change.path,
-            created=change.created,
-        )
+    """Note ends of sessions, and what happened below some paths, as ``server``."""
+    for it in changes:
+        if it.path is None or it.path.startswith(below):
+            what = {"zxid": it.zxid, "session": it.session, "path": it.path, "created": it.created}
+            history.note("server", at=it.at, **what)
 
 
 def kept(events: Iterable[HistoryEvent]) -> list[Change]:
@@ -168,85 +142,72 @@ def gather(folders: Sequence[Path | None], offset: float) -> list[Change]:
 
 @dataclass(slots=True)
 class Standing:
-    """A znode below a lock: from when to when it was there, by the log."""
+    """A znode below a lock: from when to when it was there, by the log.
+
+    ``parent``: the zxid that created the lock's path. ``expired``: it went with its session.
+    """
 
     path: str
+    lock: str
+    number: int
     session: int
     parent: int
-    """The zxid that created the lock's path."""
     since: float
     until: float = math.inf
     expired: bool = False
-    """Whether it was deleted because its session ended."""
 
 
 class ServerLog:
-    """All znodes that there have ever been below some locks."""
+    """All znodes that there have ever been below some locks, and the same by queue, in order.
+
+    ``twice``: what the servers made twice, and when: they have forgotten the first one.
+    """
 
     def __init__(self, changes: Iterable[Change]) -> None:
         self.nodes: dict[str, Standing] = {}
+        self.twice: list[tuple[float, str]] = []
         self._silences: list[tuple[float, float]] = []
-        self.created_twice: list[str] = []
-        self.given_twice: list[tuple[Standing, Standing]] = []
-        """Two znodes below one path that have the same number: the servers forgot the first."""
         parents: dict[str, int] = {}
-        numbers: dict[tuple[str, int, str], Standing] = {}
+        numbers: dict[tuple[str, int, int], str] = {}
         of_session: dict[int, list[Standing]] = defaultdict(list)
         last = math.inf
         for change in changes:
             if change.at - last > SILENCE:
                 self._silences.append((last, change.at))
             last = change.at
-            if change.path is None:
-                for node in of_session.pop(change.session, ()):
-                    self._delete(node, change)
-            elif not change.created:
-                if gone := self.nodes.get(change.path):
-                    self._delete(gone, change)
-            else:
+            if change.path is not None and change.created:
                 parents[change.path] = change.zxid
                 lock, _, name = change.path.rpartition("/")
-                if lock in parents and names.parse(name) is not None:
-                    if change.path in self.nodes:
-                        self.created_twice.append(change.path)
-                    node = Standing(change.path, change.session, parents[lock], change.at)
-                    number = lock, node.parent, name[-10:]
-                    first = numbers.setdefault(number, node)
-                    if first.path != node.path:
-                        self.given_twice.append((first, node))
-                    self.nodes[change.path] = node
-                    of_session[change.session].append(node)
+                if lock not in parents or (parsed := names.parse(name)) is None:
+                    continue
+                if change.path in self.nodes:
+                    self.twice.append((change.at, f"{change.path} was created twice"))
+                key = lock, parents[lock], parsed.sequence
+                if (first := numbers.setdefault(key, change.path)) != change.path:
+                    self.twice.append((change.at, f"{change.path} has the number of {first}"))
+                self.nodes[change.path] = Standing(
+                    change.path, lock, parsed.sequence, change.session, parents[lock], change.at
+                )
+                of_session[change.session].append(self.nodes[change.path])
+                continue
+            expired = change.path is None
+            for node in of_session.pop(change.session, ()) if expired else self._at(change.path):
+                if node.until == math.inf:
+                    node.until, node.expired = change.at, expired
+        self.queues: dict[tuple[str, int], list[Standing]] = defaultdict(list)
+        for node in sorted(self.nodes.values(), key=attrgetter("number")):
+            self.queues[node.lock, node.parent].append(node)
+
+    def _at(self, path: str | None) -> list[Standing]:
+        return [self.nodes[path]] if path in self.nodes else []
 
     def silent(self, begin: float, end: float) -> float:
         """Return for how many seconds between these times the servers carried out nothing."""
-        return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in self._silences)
-
-    @staticmethod
-    def _delete(node: Standing, change: Change) -> None:
-        if node.until == math.inf:
-            node.until, node.expired = change.at, change.path is None
+        return _common(begin, end, self._silences)
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
-    """Another contender came and waited for a kept lock; in seconds.
-
-    ``seconds``: beyond the last body of the keeper. ``again``: until that began, if it did so after
-    the other one had come. ``ended_by``: how that body ended.
-    """
-
-    keeper: str
-    other: str
-    came: float
-    seconds: float
-    again: float
-    ended_by: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.other} waited for {self.keeper} for {self.seconds:.3f} s after its last body, "
-            f"which began {self.again:.3f} s after it had come"
-        )
+def _common(begin: float, end: float, spans: Iterable[tuple[float, float]]) -> float:
+    return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in spans)
 
 
 @dataclass(slots=True)
@@ -255,22 +216,40 @@ class Agreement:
 
     ``violations``: where they disagree. ``margins``: for each way in which a grant ended, the least
     time from the last moment of belief to the moment when the servers deleted its znode: by itself,
-    or since they ended its session. ``asked``: for each way in which the last grant on a kept node
-    ended, how long others waited for its deletion.
+    or since they ended its session. ``asked``: how long others waited for a kept znode.
     """
 
     violations: list[Violation] = field(default_factory=list)
     nodes: int = 0
     margins: dict[str, float] = field(default_factory=dict)
-    asked: dict[str, list[Waited]] = field(default_factory=dict)
+    asked: list[Waited] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Another contender came and waited for a kept lock; in seconds.
+
+    ``seconds``: beyond the last body of the keeper. ``again``: until that began, if it did so after
+    the other one had come.
+    """
+
+    keeper: str
+    other: str
+    came: float
+    seconds: float
+    again: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.other} waited for {self.keeper} for {self.seconds:.3f} s after its last body, "
+            f"which began {self.again:.3f} s after it had come"
+        )
 
 
 def compare(
     events: Iterable[HistoryEvent], log: ServerLog, slack: float = SLACK, patience: float = PATIENCE
 ) -> Agreement:
     """Hold the grants of a history against the log; ``slack``: by how much its times may be off.
-
-    ``patience``: see `_asked`.
 
     - The holder's znode was created by its session, and its token is that of the znode.
     - When it was granted, every znode with a lower number had been deleted.
@@ -280,10 +259,7 @@ def compare(
       its session. See `_unused` for what is known of that.
     - A kept znode that nobody used goes ``UNUSED`` seconds after its idle time; where others queue,
       as soon as the body that ran is over, and no other body begins before. See `_asked`.
-    - In the end there are no znodes.
-
-    If the servers give a number twice, they have lost transactions that most of them had written
-    down. Then they have broken the other promises, and not their clients.
+    - In the end there are no znodes, and none had a number that was given before.
     """
     record = Record(events)
     result = Agreement(nodes=len(log.nodes))
@@ -291,38 +267,37 @@ def compare(
     def object_(rule: Rule, at: float, what: str) -> None:
         result.violations.append(Violation(rule, at, f"{what}, by the log of the servers"))
 
-    for at, what in _twice(log):
+    for at, what in log.twice:
         object_(Rule.TOKENS, at, what)
     cleared = _cleared(log)
-    sessions = {event.grant: event["session"] for event in record.by_kind["grant"]}
     for grant in record.grants.values():
         node = log.nodes.get(grant.node)
         if node is None:
             object_(Rule.TOKENS, grant.began, f"{grant} stood nowhere")
             continue
-        if sessions[grant.node, grant.use] != node.session:
-            object_(Rule.TOKENS, grant.began, f"{grant} is of session {node.session:#x}")
-        if grant.token.epoch != node.parent:
-            object_(Rule.TOKENS, grant.began, f"{grant} has no epoch {node.parent:#x}")
-        if cleared[grant.node] > grant.began + slack:
-            late = cleared[grant.node] - grant.began
-            object_(Rule.QUEUE, grant.began, f"{grant} was granted {late:.4f} s before its turn")
-        if grant.end < grant.began:
-            continue  # its lease was over before the holder was told of the grant
-        margin = node.until - grant.end
-        if margin < -slack:
-            object_(
-                Rule.EXCLUSION, grant.end, f"{grant} was believed {-margin:.4f} s after its end"
-            )
-        if grant.broken == math.inf:
+        early = cleared[grant.node] - grant.began
+        # If the lease was over before the holder was told of the grant, there was no belief.
+        margin = node.until - grant.end if grant.end >= grant.began else math.inf
+        for rule, broken, what in (
+            (Rule.TOKENS, grant.session != node.session, f"is of session {node.session:#x}"),
+            (Rule.TOKENS, grant.token.epoch != node.parent, f"has no epoch {node.parent:#x}"),
+            (Rule.QUEUE, early > slack, f"was granted {early:.4f} s before its turn"),
+            (Rule.EXCLUSION, margin < -slack, f"was believed {-margin:.4f} s after its end"),
+        ):
+            if broken:
+                object_(rule, grant.began, f"{grant} {what}")
+        if grant.broken == math.inf > margin:
             how = f"{grant.ended_by}, the session ended" if node.expired else grant.ended_by
             result.margins[how] = min(result.margins.get(how, math.inf), margin)
-    for waited in _asked(record, log):
-        result.asked.setdefault(waited.ended_by, []).append(waited)
+    result.asked = [*_asked(record, log)]
+    for waited in result.asked:
         if max(waited.seconds, waited.again) > patience:
             object_(Rule.SERVICE, waited.came, str(waited))
-    for at, what in _left(record, log, slack):
+    for at, what in (*_unused(record, log, slack), *_idle_for_long(record, log)):
         object_(Rule.SERVICE, at, what)
+    for node in log.nodes.values():
+        if node.until == math.inf:
+            object_(Rule.SERVICE, node.since, f"{node.path} is still there")
     return result
 
 
@@ -331,15 +306,14 @@ class Decision:
     """What a history says, and what the servers' own log says of it, if that can be read.
 
     ``forgotten``: how often a witness, or the last look, found that servers had lost what they had
-    confirmed. Then the violations may be theirs, and nothing is decided. ``strangers``: the longest
-    wait of each kind, in seconds; ``waits``: that of the workers, by the folder of the locks.
-    ``versions``: those of the servers.
+    confirmed. Then the violations may be theirs, and nothing is decided. ``waits``: the longest
+    wait of each stranger, and of the workers by the folder of the locks, in seconds. ``versions``:
+    those of the servers.
     """
 
     verdict: Verdict
     agreement: Agreement
     forgotten: int = 0
-    strangers: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[str, float] = field(default_factory=dict)
     versions: Sequence[str] = ()
 
@@ -354,50 +328,35 @@ def decide(
 ) -> Decision:
     """Decide about a history, and hold it against the log that was kept with it."""
     changes = kept(events)
-    log = ServerLog(changes)
-    agreement = compare(events, log, patience=patience) if changes else Agreement()
+    agreement = compare(events, ServerLog(changes), patience=patience) if changes else Agreement()
     forgotten = sum(event.kind == "forgotten" for event in events)
     asked = {event["ask"]: event.at for event in events if event.kind == "ask"}
-    strangers, waits = defaultdict[str, float](float), defaultdict[str, float](float)
+    waits = defaultdict[str, float](float)
     versions: list[str] = []
     for event in events:
         if event.kind == "stranger":
-            strangers[event["who"]] = max(strangers[event["who"]], event["waited"])
+            waits[event["who"]] = max(waits[event["who"]], event["waited"])
         elif event.kind == "grant" and "ask" in event.data:
             folder = event["lock"].rpartition("/")[0]
             waits[folder] = max(waits[folder], event.at - asked[event["ask"]])
         elif event.kind == "versions":
             versions = sorted({*event["before"], *event["after"]})
-    return Decision(check(events, bounds), agreement, forgotten, strangers, waits, versions)
+    return Decision(check(events, bounds), agreement, forgotten, waits, versions)
 
 
-def _twice(log: ServerLog) -> Iterator[tuple[float, str]]:
-    """Yield what the servers have made twice, and when."""
-    if log.given_twice:
-        first, second = log.given_twice[0]
-        count = f"{len(log.given_twice)} numbers were given twice"
-        what = f"{count}: the servers have forgotten {first.path} when they make {second.path}"
-        yield second.since, what
-    for path in log.created_twice:
-        yield log.nodes[path].since, f"{path} was created twice"
+def _cleared(log: ServerLog) -> dict[str, float]:
+    """Return for each znode when the last of those with a lower number was gone."""
+    cleared = {}
+    for queue in log.queues.values():
+        gone = -math.inf
+        for node in queue:
+            cleared[node.path] = gone
+            gone = max(gone, node.until)
+    return cleared
 
 
-def _left(record: Record, log: ServerLog, slack: float) -> Iterator[tuple[float, str]]:
-    """Yield which znodes stood for too long, and from when on."""
-    for node, source, begin, end in _unused(record, log, slack):
-        what = f"{source} {node.path} of session {node.session:#x} stood for {end - begin:.3f} s"
-        yield begin, f"{what} and nobody used it"
-    for idle, since, grant in _idle_for_long(record, log):
-        yield since, f"{grant} stood unused for {idle:.3f} s"
-    for node in log.nodes.values():
-        if node.until == math.inf:
-            yield node.since, f"{node.path} is still there"
-
-
-def _unused(
-    record: Record, log: ServerLog, slack: float
-) -> Iterator[tuple[Standing, str, float, float]]:
-    """Yield the znodes that nobody used for too long: whose they were, from when to when.
+def _unused(record: Record, log: ServerLog, slack: float) -> Iterator[tuple[float, str]]:
+    """Yield which znodes nobody used for too long, and from when on.
 
     A process notes an ask before it creates a znode for it. So nobody uses the znode any more when
     all asks of its process for this lock that had begun by then are answered.
@@ -409,7 +368,7 @@ def _unused(
     The asks for a kept lock share their contender: one that still waits uses the znode that was
     created for another, if it had begun by the end of that.
     """
-    sources = {event["session"]: event.source for event in record.by_kind["grant"]}
+    sources = {grant.session: grant.source for grant in record.grants.values()}
     used = {node for node, _ in record.grants}
     keeping = {(ask.source, ask["lock"]) for ask in record.by_kind["ask"] if ask.data.get("keep")}
     answered = {
@@ -417,68 +376,36 @@ def _unused(
         for event in (*record.by_kind["grant"], *record.by_kind["answer"])
         if "ask" in event.data
     }
-    spans: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    spans: dict[tuple[str | None, str], list[tuple[float, float]]] = defaultdict(list)
     for ask in record.by_kind["ask"]:
-        span = ask.at, answered.get(ask["ask"], math.inf)
-        spans[ask.source, ask["lock"]].append(span)
+        spans[ask.source, ask["lock"]].append((ask.at, answered.get(ask["ask"], math.inf)))
     asking = {source for source, _ in spans}
     over = max((event.at for events in record.by_kind.values() for event in events), default=0.0)
     for node in log.nodes.values():
         source = sources.get(node.session)
-        if source not in asking or node.path in used:
+        if source not in asking or source is None or node.path in used:
             continue
-        key = source, node.path.rpartition("/")[0]
         begin = node.since
-        for asked, done in sorted(spans[key]):
-            if asked <= (begin if key in keeping else node.since) + slack:
+        for asked, done in sorted(spans[source, node.lock]):
+            if asked <= (begin if (source, node.lock) in keeping else node.since) + slack:
                 begin = max(begin, done)
         end = min(node.until, over)
-        quiet = record.paused(source, begin, end) + log.silent(begin, end)
-        if end - begin - quiet > UNUSED:
-            yield node, source, begin, end
+        if end - begin - record.paused(source, begin, end) - log.silent(begin, end) > UNUSED:
+            what = f"{source} {node.path} of session {node.session:#x} stood"
+            yield begin, f"{what} for {end - begin:.3f} s and nobody used it"
 
 
-def _queues(log: ServerLog) -> list[list[Standing]]:
-    """Return the znodes of each queue in the order of their numbers."""
-    queues: dict[tuple[str, int], list[tuple[int, Standing]]] = defaultdict(list)
-    for node in log.nodes.values():
-        lock, _, name = node.path.rpartition("/")
-        parsed = names.parse(name)
-        assert parsed is not None
-        queues[lock, node.parent].append((parsed.sequence, node))
-    return [[node for _, node in sorted(each, key=itemgetter(0))] for each in queues.values()]
-
-
-def _cleared(log: ServerLog) -> dict[str, float]:
-    """Return for each znode when the last of those with a lower number was gone."""
-    cleared = {}
-    for queue in _queues(log):
-        gone = -math.inf
-        for node in queue:
-            cleared[node.path] = gone
-            gone = max(gone, node.until)
-    return cleared
-
-
-def _over(grant: Holding) -> float:
-    """Return when the holder gave it back, or believed in it for the last time."""
-    return grant.end if grant.released is None else max(grant.end, grant.released.at)
-
-
-def _idle_for_long(record: Record, log: ServerLog) -> Iterator[tuple[float, float, Holding]]:
-    """Yield the kept znodes that stood unused for more than their time and ``UNUSED`` seconds.
-
-    For how long, from when on, and the last grant on it.
-    """
-    for path, grants in record.by_node().items():
-        node = log.nodes.get(path)
-        if node is None or not grants[-1].keep or node.until == math.inf:
+def _idle_for_long(record: Record, log: ServerLog) -> Iterator[tuple[float, str]]:
+    """Yield which kept znodes stood unused for more than their time and ``UNUSED`` seconds."""
+    for path, grants in record.by("node").items():
+        node, last = log.nodes.get(path), grants[-1]
+        if node is None or not last.keep or node.until == math.inf:
             continue
-        since = max(map(_over, grants))
-        quiet = record.paused(grants[-1].source, since, node.until)
-        stood = node.until - since - quiet - log.silent(since, node.until)
+        since = max(grant.over for grant in grants)
+        quiet = record.paused(last.source, since, node.until) + log.silent(since, node.until)
+        stood = node.until - since - quiet
         if stood > max(grant.keep for grant in grants) + UNUSED:
-            yield stood, since, grants[-1]
+            yield since, f"{last} stood unused for {stood:.3f} s"
 
 
 def _asked(record: Record, log: ServerLog) -> Iterator[Waited]:
@@ -488,37 +415,33 @@ def _asked(record: Record, log: ServerLog) -> Iterator[Waited]:
     times in which the servers carried out nothing, nor in which the network of the clients was
     disturbed.
     """
-    kept = {node: grants for node, grants in record.by_node().items() if grants[-1].keep}
-    disturbed: list[tuple[float, float]] = [
+    grants = record.by("node")
+    disturbed = [
         (fault.at, fault.at + fault["seconds"])
         for fault in record.by_kind["fault"]
         if fault["what"] in DISTURBS
     ]
-    for queue in _queues(log):
+
+    def counted(begin: float, end: float, source: str) -> float:
+        quiet = record.paused(source, begin, end) + log.silent(begin, end)
+        return max(0.0, end - begin - quiet - _common(begin, end, disturbed))
+
+    for queue in log.queues.values():
         for place, node in enumerate(queue):
-            grants = kept.get(node.path)
-            if grants is None or node.until == math.inf:
+            of_node: list[Holding] = grants.get(node.path, [])
+            if node.until == math.inf or not of_node or not of_node[-1].keep:
                 continue
-            source = grants[-1].source
-
-            def counted(begin: float, end: float, source: str = source) -> float:
-                quiet = record.paused(source, begin, end) + log.silent(begin, end)
-                quiet += sum(max(0.0, min(end, to) - max(begin, at)) for at, to in disturbed)
-                return max(0.0, end - begin - quiet)
-
             for other in queue[place + 1 :]:
                 if other.since >= node.until:
                     break
-                came, left = max(other.since, grants[0].began), min(node.until, other.until)
-                before = [grant for grant in grants if grant.began <= left]
-                if not before:
-                    continue
-                last = max(before, key=_over)
-                yield Waited(
-                    str(last),
-                    other.path,
-                    came,
-                    counted(max(came, _over(last)), left),
-                    counted(came, before[-1].began),
-                    last.ended_by,
-                )
+                came = max(other.since, of_node[0].began)
+                left = min(node.until, other.until)
+                if before := [grant for grant in of_node if grant.began <= left]:
+                    last = max(before, key=attrgetter("over"))
+                    yield Waited(
+                        str(last),
+                        other.path,
+                        came,
+                        counted(max(came, last.over), left, last.source),
+                        counted(came, before[-1].began, last.source),
+                    )

@@ -2,14 +2,14 @@
 
 Each keeps, for every lock, a counter, and beside it a log of the writes that it accepted, written
 in the same transaction as the data. A write says what it makes of the counter, having read it
-before: a write that slipped in between shows in the log.
+before: a write that slipped in between shows in the log. Workers of an earlier release use these
+classes, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,6 @@ from kazoo.client import KazooClient
 
 from zklock import ClientClosed, FencingToken, NoAnswer, OutcomeUnknown, StaleToken
 from zklock.fencing import SqlGuard, ZooKeeperGuard
-
-log = logging.getLogger("chaos")
 
 ROOT = "/chaos"
 ELECTIONS = f"{ROOT}/elections"
@@ -59,17 +57,18 @@ class SqliteStore:
     name = "sqlite"
 
     def __init__(self, file: Path, busy: float = BUSY_SECONDS) -> None:
-        self._db = _open(file, busy)
+        self._db = sqlite3.connect(file, timeout=busy, isolation_level=None)
+        self._db.execute("PRAGMA synchronous = OFF")
 
     def close(self) -> None:
         """Close the database."""
         self._db.close()
 
-    @staticmethod
-    def make(file: Path, locks: list[str]) -> None:
+    @classmethod
+    def make(cls, file: Path, locks: list[str]) -> None:
         """Make an empty store."""
-        with contextlib.closing(_open(file, BUSY_SECONDS)) as db:
-            db.executescript(
+        with contextlib.closing(cls(file)) as store:
+            store._db.executescript(
                 """
                 PRAGMA journal_mode = WAL;
                 CREATE TABLE guarded (lock TEXT PRIMARY KEY, value INTEGER NOT NULL DEFAULT 0);
@@ -79,9 +78,10 @@ class SqliteStore:
                 );
                 """
             )
-            db.executemany("INSERT INTO guarded (lock) VALUES (?)", [(lock,) for lock in locks])
+            rows = [(lock,) for lock in locks]
+            store._db.executemany("INSERT INTO guarded (lock) VALUES (?)", rows)
         for number, lock in enumerate(locks):
-            guard = SqlGuard(lambda: _open(file, BUSY_SECONDS), lock)
+            guard = SqlGuard(lambda: cls(file)._db, lock)
             if not number:
                 guard.create_table()
             guard.create()
@@ -90,10 +90,9 @@ class SqliteStore:
         """Claim the mark and return the counter, in one transaction; ``None``: refused."""
         try:
             with self._advanced(lock, grant):
-                ((value,),) = self._db.execute("SELECT value FROM guarded WHERE lock = ?", (lock,))
+                return self._value(lock)
         except (StaleToken, sqlite3.OperationalError):
             return None
-        return int(value)
 
     def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
         """Set the counter unless the mark is higher than this token."""
@@ -116,11 +115,13 @@ class SqliteStore:
 
     def contents(self, lock: str) -> dict[str, Any]:
         """Return counter and log."""
+        columns = "SELECT name, token, value FROM writes WHERE lock = ? ORDER BY number"
+        writes = self._db.execute(columns, (lock,)).fetchall()
+        return {"value": self._value(lock), "writes": writes}
+
+    def _value(self, lock: str) -> int:
         ((value,),) = self._db.execute("SELECT value FROM guarded WHERE lock = ?", (lock,))
-        writes = self._db.execute(
-            "SELECT name, token, value FROM writes WHERE lock = ? ORDER BY number", (lock,)
-        ).fetchall()
-        return {"value": value, "writes": writes}
+        return int(value)
 
     @contextlib.contextmanager
     def _advanced(self, lock: str, grant: Fenced) -> Iterator[None]:
@@ -136,12 +137,6 @@ class SqliteStore:
             raise
 
 
-def _open(file: Path, busy: float) -> sqlite3.Connection:
-    db = sqlite3.connect(file, timeout=busy, isolation_level=None)
-    db.execute("PRAGMA synchronous = OFF")
-    return db
-
-
 class ZooKeeperStore:
     """Writes in a transaction that checks the holder's own znode: no claim, no comparison."""
 
@@ -151,12 +146,10 @@ class ZooKeeperStore:
     def __init__(self, client: KazooClient) -> None:
         self._client = client
 
-    @classmethod
-    def make(cls, client: KazooClient, locks: list[str]) -> None:
+    def make(self, lock: str) -> None:
         """Make an empty store."""
-        for lock in locks:
-            client.ensure_path(cls._log(lock))
-            client.set(cls._log(lock), b"0")
+        self._client.ensure_path(self._log(lock))
+        self._client.set(self._log(lock), b"0")
 
     def read(self, lock: str, grant: Fenced) -> int | None:
         """Return the counter. A later write of this grant fails if the grant is over by then."""
@@ -171,9 +164,7 @@ class ZooKeeperStore:
         """Set the counter if the node of the grant exists."""
         transaction = self._client.transaction()
         transaction.check(grant.path, -1)
-        transaction.set_data(self._log(lock), str(value).encode())
-        entry = json.dumps([write, str(grant.token), value]).encode()
-        transaction.create(f"{self._log(lock)}/{write}", entry)
+        self._add(transaction, lock, grant, write, value)
         try:
             first, *_ = transaction.commit_async().get(timeout=ANSWER_SECONDS)
         except (exceptions.KazooException, self._client.handler.timeout_exception):
@@ -181,6 +172,11 @@ class ZooKeeperStore:
         if first is True:
             return ACCEPTED
         return REFUSED if isinstance(first, exceptions.NoNodeError) else FAILED
+
+    def _add(self, transaction: Any, lock: str, grant: Fenced, write: str, value: int) -> None:
+        transaction.set_data(self._log(lock), str(value).encode())
+        entry = json.dumps([write, str(grant.token), value]).encode()
+        transaction.create(f"{self._log(lock)}/{write}", entry)
 
     @classmethod
     def agreed(cls, clients: Sequence[KazooClient], lock: str) -> tuple[dict[str, Any], int]:
@@ -190,32 +186,27 @@ class ZooKeeperStore:
         was restarted while it caught up may have lost a creation that the others have
         (ZOOKEEPER-3911, -4646, -4785, -5010).
         """
-        servers = [cls(client).contents(lock) for client in clients]
+        servers = [cls(client)._contents(lock) for client in clients]
         ((value, _),) = Counter(value for value, _ in servers).most_common(1)
         known = Counter(entry for _, entries in servers for entry in entries)
         agreed = sorted(entry for entry, many in known.items() if many * 2 > len(servers))
         lacking = sum(many < len(servers) for many in known.values())
-        if lacking:
-            log.warning("%s of %s: a server lacks what others have", cls.name, lock)
         return {"value": value, "writes": [json.loads(data) for _, data in agreed]}, lacking
 
-    def contents(self, lock: str) -> tuple[int, list[tuple[int, bytes]]]:
+    def _contents(self, lock: str) -> tuple[int, list[tuple[int, bytes]]]:
         """Return the counter, and each entry with its transaction, as this server has them."""
         self._client.sync(self._log(lock))
         value, _ = self._client.get(self._log(lock))
         names = self._client.get_children(self._log(lock))
         entries = []
         for begin in range(0, len(names), 500):
-            asked = [
-                self._client.get_async(f"{self._log(lock)}/{name}")
-                for name in names[begin : begin + 500]
-            ]
+            paths = [f"{self._log(lock)}/{name}" for name in names[begin : begin + 500]]
+            asked = [self._client.get_async(path) for path in paths]
             entries += [answer.get(timeout=ANSWER_SECONDS * 4) for answer in asked]
         return int(value), [(stat.czxid, data) for data, stat in entries]
 
-    @classmethod
-    def _log(cls, lock: str) -> str:
-        return f"{ROOT}/{cls.kept}/{lock.rpartition('/')[2]}"
+    def _log(self, lock: str) -> str:
+        return f"{ROOT}/{self.kept}/{lock.rpartition('/')[2]}"
 
 
 Store: TypeAlias = SqliteStore | ZooKeeperStore
@@ -227,27 +218,23 @@ class GuardedStore(ZooKeeperStore):
     name = "zookeeper guard"
     kept = "guarded"
 
-    @classmethod
-    def make(cls, client: KazooClient, locks: list[str]) -> None:
+    def make(self, lock: str) -> None:
         """Make an empty store."""
-        super().make(client, locks)
-        for lock in locks:
-            cls._guard(client, lock).create()
+        super().make(lock)
+        self._guard(lock).create()
 
     def read(self, lock: str, grant: Fenced) -> int | None:
         """Claim the mark, then return the counter."""
         try:
-            self._guard(self._client, lock).claim(grant.token)
+            self._guard(lock).claim(grant.token)
         except (StaleToken, *UNANSWERED):
             return None
         return super().read(lock, grant)
 
     def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
         """Set the counter unless the mark is higher than this token."""
-        entry = json.dumps([write, str(grant.token), value]).encode()
-        transaction = self._guard(self._client, lock).transaction(grant.token)
-        transaction.set_data(self._log(lock), str(value).encode())
-        transaction.create(f"{self._log(lock)}/{write}", entry)
+        transaction = self._guard(lock).transaction(grant.token)
+        self._add(transaction, lock, grant, write, value)
         try:
             transaction.commit()
         except StaleToken:
@@ -256,7 +243,6 @@ class GuardedStore(ZooKeeperStore):
             return UNKNOWN
         return ACCEPTED
 
-    @staticmethod
-    def _guard(client: KazooClient, lock: str) -> ZooKeeperGuard:
+    def _guard(self, lock: str) -> ZooKeeperGuard:
         mark = f"{ROOT}/marks/{lock.rpartition('/')[2]}"
-        return ZooKeeperGuard(client, mark, timeout=ANSWER_SECONDS)
+        return ZooKeeperGuard(self._client, mark, timeout=ANSWER_SECONDS)

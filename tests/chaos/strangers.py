@@ -5,7 +5,7 @@ log tells whether anybody was granted a lock before its turn, and whether a keep
 After any trouble, a stranger ends its session and comes back with another: their recipes may leave
 a znode behind.
 
-Each notes ``stranger`` (``lock``, ``waited`` in seconds) when it was granted.
+Each notes ``stranger`` (``who``, ``lock``, ``waited`` in seconds) when it was granted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import contextlib
 import logging
 import random
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Self
-
-from kazoo.client import KazooClient
 
 from tests.chaos.history import History
 from tests.interop.curator import Curator, CuratorUnavailable
@@ -36,32 +33,11 @@ HOLD = 0.02
 PAUSE = 0.7
 """Seconds between two locks, on the average."""
 START = 60.0
-"""Seconds that a process may take to start."""
+"""Seconds that a process may take to start, or to answer."""
 
 
-class ByKazoo:
-    """kazoo's Lock, which looks out for the names that zklock writes; any error is its end."""
-
-    def __init__(self, hosts: str, timeout: float) -> None:
-        self._client = KazooClient(hosts, timeout=timeout)
-        self._client.start(WAIT)
-
-    def take(self, lock: str, hold: Callable[[], None]) -> None:
-        """Acquire a lock, call ``hold`` if it is granted in time, release it."""
-        mine = self._client.Lock(lock, "stranger", extra_lock_patterns=["-lock-"])
-        if not mine.acquire(timeout=WAIT):
-            raise TimeoutError(f"{lock} was not granted")
-        hold()
-        mine.release()
-
-    def close(self) -> None:
-        """Stop the client."""
-        self._client.stop()
-        self._client.close()
-
-
-class ByCurator:
-    """Curator's InterProcessMutex, in a process: see ``tests/interop/player.py``."""
+class Stranger:
+    """A process of another library: see ``tests/interop/player.py``."""
 
     def __init__(self, command: Sequence[str], hosts: str) -> None:
         self._process = subprocess.Popen(
@@ -72,31 +48,22 @@ class ByCurator:
             text=True,
             bufsize=1,
         )
-        try:
-            self._hear("ready", START)
-        except BaseException:
-            self.close()
-            raise
 
-    def take(self, lock: str, hold: Callable[[], None]) -> None:
-        """As kazoo's."""
-        self._ask(f"acquire it mutex-every-name {lock} {int(WAIT * 1000)}", "granted")
-        hold()
-        self._ask("release it", "released")
-
-    def _ask(self, command: str, answer: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(command + "\n")
-        self._hear(answer, 2 * WAIT)
-
-    def _hear(self, answer: str, limit: float) -> None:
+    def hear(self, answer: str) -> None:
+        """Wait for its answer, which must be this one."""
         assert self._process.stdout is not None
-        watch = threading.Timer(limit, self._process.kill)
+        watch = threading.Timer(START, self._process.kill)
         watch.start()
         heard = self._process.stdout.readline()
         watch.cancel()
         if not heard.startswith(answer):
             raise RuntimeError(f"it says {heard!r} and not {answer!r}")
+
+    def ask(self, command: str, answer: str) -> None:
+        """Give it a command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(command + "\n")
+        self.hear(answer)
 
     def close(self) -> None:
         """End the process; the servers end its session."""
@@ -104,71 +71,42 @@ class ByCurator:
         self._process.communicate()
 
 
-class Strangers:
-    """Strangers on a thread each, from ``with`` on to its end."""
+@contextlib.contextmanager
+def strangers(
+    hosts: str, locks: Sequence[str], favourites: Sequence[str], seed: str, history: History
+) -> Iterator[None]:
+    """Have strangers on a thread each, meanwhile; half of their locks are of the favourites."""
+    wanted = [*locks, *list(favourites) * (len(locks) // max(1, len(favourites)))]
+    kinds = {"kazoo": ([sys.executable, "-m", "tests.interop.player"], "kazoo.Lock+")}
+    over = threading.Event()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        try:
+            kinds["Curator"] = Curator.find().contender(folder), "mutex-every-name"
+        except CuratorUnavailable as missing:
+            log.warning("no strangers of Curator: %s", missing)
+        for name, (command, recipe) in kinds.items():
 
-    def __init__(
-        self,
-        hosts: str,
-        locks: Sequence[str],
-        favourites: Sequence[str],
-        seed: str,
-        timeout: float,
-        history: History,
-    ) -> None:
-        self._hosts = hosts
-        self._locks = [*locks, *list(favourites) * (len(locks) // max(1, len(favourites)))]
-        self._seed = seed
-        self._timeout = timeout
-        self._history = history
-        self._over = threading.Event()
-        self._stack = ExitStack()
+            def live(name: str = name, command: list[str] = command, recipe: str = recipe) -> None:
+                dice = random.Random(f"{seed}/{name}")
+                while not over.is_set():
+                    stranger = Stranger(command, hosts)
+                    try:
+                        stranger.hear("ready")
+                        while not over.wait(dice.expovariate(1 / PAUSE)):
+                            lock, asked = dice.choice(wanted), clock()
+                            stranger.ask(f"acquire it {recipe} {lock} {WAIT * 1000:.0f}", "granted")
+                            history.note("stranger", who=name, lock=lock, waited=clock() - asked)
+                            over.wait(dice.uniform(0, HOLD))
+                            stranger.ask("release it", "released")
+                    except (OSError, RuntimeError) as error:
+                        log.info("a stranger of %s starts anew: %r", name, error)
+                    finally:
+                        with contextlib.suppress(OSError):
+                            stranger.close()
 
-    def __enter__(self) -> Self:
-        makers: dict[str, Callable[[], ByKazoo | ByCurator]] = {
-            "kazoo": lambda: ByKazoo(self._hosts, self._timeout)
-        }
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            try:
-                command = Curator.find().contender(folder)
-            except CuratorUnavailable as missing:
-                log.warning("no strangers of Curator: %s", missing)
-            else:
-                makers["Curator"] = lambda: ByCurator(command, self._hosts)
-            for name, make in makers.items():
-                thread = threading.Thread(target=self._run, args=(name, make), name=name)
-                thread.start()
-                stack.callback(thread.join)
-            stack.callback(self._over.set)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
-
-    def _holding(self, name: str, lock: str, seconds: float) -> Callable[[], None]:
-        asked = clock()
-
-        def hold() -> None:
-            self._history.note("stranger", who=name, lock=lock, waited=clock() - asked)
-            self._over.wait(seconds)
-
-        return hold
-
-    def _run(self, name: str, make: Callable[[], ByKazoo | ByCurator]) -> None:
-        dice = random.Random(f"{self._seed}/{name}")
-        with ExitStack() as stack:
-            client: ByKazoo | ByCurator | None = None
-            while not self._over.wait(dice.expovariate(1 / PAUSE)):
-                lock = dice.choice(self._locks)
-                try:
-                    if client is None:
-                        client = make()
-                        stack.callback(client.close)
-                    client.take(lock, self._holding(name, lock, dice.uniform(0, HOLD)))
-                except Exception as error:
-                    log.info("a stranger of %s starts anew: %r", name, error)
-                    with contextlib.suppress(Exception):
-                        stack.close()
-                    client = None
+            thread = threading.Thread(target=live, name=name)
+            thread.start()
+            stack.callback(thread.join)
+        stack.callback(over.set)
+        yield

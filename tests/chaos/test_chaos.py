@@ -12,12 +12,14 @@ import pytest
 
 import zklock
 from tests.backends import backend_to_cut
-from tests.chaos import pool_run, stores
+from tests.chaos import stores
 from tests.chaos.__main__ import text
 from tests.chaos.history import History, load
-from tests.chaos.run import Settings, run
+from tests.chaos.plan import Settings
+from tests.chaos.run import run
 from tests.chaos.server_log import decide
-from tests.chaos.witness import Witness
+from tests.chaos.witness import witness
+from tests.chaos.workers import POOL
 from zklock._pool.nodes import PoolPaths
 from zklock.testing import wait_for
 
@@ -58,7 +60,7 @@ def test_nothing_is_lost_and_nobody_holds_twice(
     assert set(granted) == {
         f"{stores.ROOT}/locks",
         stores.ELECTIONS,
-        PoolPaths(pool_run.PATH).shards,
+        PoolPaths(POOL).shards,
     }
     for store in (stores.SqliteStore, stores.ZooKeeperStore, stores.GuardedStore):
         assert verdict.writes[f"{store.name} accepted"]
@@ -72,9 +74,9 @@ def test_a_witness_finds_that_servers_forgot(
     with (
         zklock.connect(zklock_hosts) as operator,
         History(tmp_path, "witness") as history,
-        Witness(zklock_hosts, path, history) as witness,
+        witness(zklock_hosts, path, history),
     ):
-        wait_for(lambda: witness.confirmed >= 5, 10.0, "some writes")
+        wait_for(lambda: operator.get(path)[1].version > 5, 10.0, "some writes")
         assert load(tmp_path) == []
         forgetting = operator.transaction()
         forgetting.delete(path)

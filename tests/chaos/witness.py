@@ -11,8 +11,9 @@ one that they gave to a later write).
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Self
+from collections.abc import Iterator
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -25,43 +26,33 @@ PAUSE = 0.02
 ANSWER_SECONDS = 5.0
 
 
-class Witness:
-    """Writes to a znode of its own from ``with`` on to its end, on a thread of its own."""
+@contextlib.contextmanager
+def witness(hosts: str, path: str, history: History) -> Iterator[None]:
+    """Have a thread write to a znode of its own meanwhile."""
+    client, over = KazooClient(hosts, timeout=10.0), threading.Event()
+    thread = threading.Thread(target=_watch, args=(client, path, history, over), name="witness")
+    client.start(30.0)
+    client.ensure_path(path)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        client.stop()
+        client.close()
 
-    def __init__(self, hosts: str, path: str, history: History) -> None:
-        self.confirmed = -1
-        """The version that was confirmed last; -1: none yet."""
-        self._path = path
-        self._history = history
-        self._client = KazooClient(hosts, timeout=10.0)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="witness")
 
-    def __enter__(self) -> Self:
-        self._client.start(30.0)
-        self._client.ensure_path(self._path)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._client.stop()
-        self._client.close()
-
-    def _run(self) -> None:
-        while not self._over.wait(PAUSE):
-            try:
-                given = self._client.set_async(self._path, b"").get(timeout=ANSWER_SECONDS).version
-            except exceptions.NoNodeError:
-                self._forgotten(-1)
-                return
-            except (exceptions.KazooException, self._client.handler.timeout_exception):
-                continue
-            else:
-                if given <= self.confirmed:
-                    self._forgotten(given)
-                self.confirmed = given
-
-    def _forgotten(self, given: int) -> None:
-        self._history.note("forgotten", confirmed=self.confirmed, given=given)
+def _watch(client: KazooClient, path: str, history: History, over: threading.Event) -> None:
+    confirmed = -1
+    while not over.wait(PAUSE):
+        try:
+            given = client.set_async(path, b"").get(timeout=ANSWER_SECONDS).version
+        except exceptions.NoNodeError:
+            history.note("forgotten", confirmed=confirmed, given=-1)
+            return
+        except (exceptions.KazooException, client.handler.timeout_exception):
+            continue
+        if given <= confirmed:
+            history.note("forgotten", confirmed=confirmed, given=given)
+        confirmed = given

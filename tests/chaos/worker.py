@@ -1,22 +1,6 @@
 """A worker process of threads, or of tasks, that acquire, write, release, give up, and crash.
 
-What it notes, besides ``at``; ``node`` is the full path of a grant's znode and names the grant:
-
-- ``begin``, ``end``: of the process; ``crash``: it is about to end itself;
-- ``ask`` (``ask``, ``lock``, ``timeout``): about to acquire; then ``answer`` (``ask``,
-  ``outcome``: none, cancelled, closed, refused) or ``grant`` (``ask``, ``lock``, ``node``,
-  ``token``, ``session``, ``began``). For a lock that is kept, both say ``keep``; a grant on a znode
-  that was kept has a ``use``, which names it with ``node``, here and in what follows;
-- ``held`` (``node``): ``held`` was true, looked at *after* this time; ``unheld``: it was false,
-  looked at *before* this time;
-- ``queue`` (``node``, ``lock``, ``epoch``, ``standing``): the numbers of those who stood in the
-  queue at some moment after this time, the holder having been confirmed by a quorum afterwards;
-- ``write`` (``node``, ``store``, ``lock``, ``write``, ``token``, ``value``): about to write; then
-  ``written`` (``write``, ``outcome``);
-- ``release`` (``node``, ``how``): about to; then ``released`` (``node``, ``outcome``: done, lost,
-  closed);
-- ``lost`` (``node``, ``reason``, ``noticed``, ``lease_end``): the callback was called;
-- ``close``: about to stop a client; ``error`` (``what``): anything undocumented.
+What it notes is defined in ``tests.chaos.history``.
 
 ``python -m tests.chaos.worker SETTINGS`` (JSON) runs one. The line ``finish`` on standard input has
 every thread acquire once more and end; the end of standard input ends it at once.
@@ -36,7 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +84,8 @@ class Connection:
     def get(self) -> KazooClient:
         """Return the client, started; waits for the ensemble as long as it takes."""
         with self._guard:
-            while self._client is None:
-                with contextlib.suppress(zklock.NoAnswer):
-                    self._client = zklock.connect(
-                        self._settings.hosts,
-                        self._settings.session_timeout,
-                        start_timeout=5.0,
-                    )
+            if self._client is None:
+                self._client = connected(self._settings.hosts, self._settings.session_timeout)
             return self._client
 
     def close(self) -> None:
@@ -119,90 +98,74 @@ class Connection:
             client.close()
 
 
+def connected(hosts: str, timeout: float, **options: Any) -> KazooClient:
+    """Return a started client; wait for the servers as long as it takes."""
+    while True:
+        with contextlib.suppress(zklock.NoAnswer):
+            return zklock.connect(hosts, timeout, start_timeout=5.0, **options)
+
+
+@dataclass(frozen=True, slots=True)
 class Actor:
     """The part of one thread, or of one task; its stores and its pauses are off the loop."""
 
-    def __init__(
-        self,
-        name: str,
-        settings: WorkerSettings,
-        history: History,
-        connection: Connection,
-        finish: threading.Event,
-        front: Threads | Loop,
-        *,
-        alone: bool,
-    ) -> None:
-        self._front = front
-        self._name = name
-        self._settings = settings
-        self._history = history
-        self._connection = connection
-        self._finish = finish
-        self._alone = alone
-        self._asks = itertools.count(1)
-        self._writes = itertools.count(1)
+    name: str
+    settings: WorkerSettings
+    history: History
+    connection: Connection
+    finish: threading.Event
+    front: Threads | Loop
+    alone: bool
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self) -> None:
         """Take turns until told to finish, and a last one then."""
-        self._sqlite = stores.SqliteStore(Path(self._settings.folder) / "store.sqlite")
-        seed = f"{self._settings.seed}/{self._name}"
+        settings = self.settings
         turns = plan.turns(
-            seed,
-            len(self._settings.locks),
-            self._settings.session_timeout,
-            may_close=self._alone,
-            favourite=self._settings.favourite,
-            spared=self._settings.spared,
+            f"{settings.seed}/{self.name}",
+            len(settings.locks),
+            settings.session_timeout,
+            may_close=self.alone,
+            favourite=settings.favourite,
+            spared=settings.spared,
         )
-        for turn in turns:
-            if self._finish.is_set():
-                break
-            with self._watched():
-                self._take(turn)
-            self._finish.wait(turn.pause)
-        last = Turn(turn.lock, self._settings.final, None, (Step.SQLITE,), 0, Ending.RELEASE, 0)
-        with self._watched():
-            self._take(last)
-        self._sqlite.close()
+        with contextlib.closing(stores.SqliteStore(Path(settings.folder) / "store.sqlite")) as kept:
+            for turn in turns:
+                over = self.finish.is_set()
+                last = Turn(turn.lock, settings.final, None, (Step.SQLITE,), 0, Ending.RELEASE, 0)
+                try:
+                    self._take(last if over else turn, kept)
+                except Exception:
+                    self.history.note("error", what=traceback.format_exc())
+                    time.sleep(0.1)
+                if over:
+                    break
+                self.finish.wait(turn.pause)
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            self._history.note("error", what=traceback.format_exc())
-            time.sleep(0.1)
-
-    def _take(self, turn: Turn) -> None:
-        path = self._settings.locks[turn.lock]
-        client = self._connection.get()
-        ask = f"{self._name}-{next(self._asks)}"
-        make = self._front.LeaderElection if is_election(path) else self._front.Lock
-        keeps = self._settings.favourite is not None and not is_election(path)
+    def _take(self, turn: Turn, sqlite: stores.SqliteStore) -> None:
+        path = self.settings.locks[turn.lock]
+        client = self.connection.get()
+        ask = f"{self.name}-{next(self.numbers)}"
+        make = self.front.LeaderElection if is_election(path) else self.front.Lock
+        keeps = self.settings.favourite is not None and not is_election(path)
         keep = {"keep": turn.keep} if keeps else {}
         name = {} if keeps else {"identity": ask}  # only locks of one name share what is kept
         lock = make(client, path, on_lost=self._lost, **keep, **name)
-        cancelling = None
+        cancelling = threading.Timer(turn.cancel_after or 0.0, lock.cancel)
         if turn.cancel_after is not None:
-            cancelling = threading.Timer(turn.cancel_after, lock.cancel)
             cancelling.start()
-        self._history.note("ask", ask=ask, lock=path, timeout=turn.timeout, **keep)
+        self.history.note("ask", ask=ask, lock=path, timeout=turn.timeout, **keep)
         try:
-            grant = lock.acquire(timeout=turn.timeout)
-        except zklock.AcquireCancelled:
-            self._history.note("answer", ask=ask, outcome="cancelled")
-            return
-        except zklock.ClientClosed:
-            self._history.note("answer", ask=ask, outcome="closed")
-            return
+            grant, outcome = lock.acquire(timeout=turn.timeout), "none"
+        except (zklock.AcquireCancelled, zklock.ClientClosed) as error:
+            closed = isinstance(error, zklock.ClientClosed)
+            grant, outcome = None, "closed" if closed else "cancelled"
         finally:
-            if cancelling is not None:
-                cancelling.cancel()
+            cancelling.cancel()
         if grant is None:
-            self._history.note("answer", ask=ask, outcome="none")
+            self.history.note("answer", ask=ask, outcome=outcome)
             return
-        self._history.note(
+        self.history.note(
             "grant",
             ask=ask,
             lock=path,
@@ -212,46 +175,54 @@ class Actor:
             **named(grant),
             **keep,
         )
-        self._work(turn, lock, grant, client)
+        self._work(turn, grant, client, sqlite)
         self._end(turn, lock, grant)
 
     def _lost(self, loss: zklock.Loss) -> None:
-        self._history.note(
-            "lost",
-            **named(loss.grant),
-            reason=loss.reason.name,
-            noticed=loss.noticed,
-            lease_end=loss.lease_end,
-        )
+        times = {"noticed": loss.noticed, "lease_end": loss.lease_end}
+        self.history.note("lost", **named(loss.grant), reason=loss.reason.name, **times)
 
     def _look(self, grant: Any) -> bool:
         before = clock()
-        if grant.held:
-            self._history.note("held", at=before, **named(grant))
-            return True
-        self._history.note("unheld", **named(grant))
-        return False
+        held = bool(grant.held)
+        self._note_look(grant, before, held)
+        return held
 
-    def _work(self, turn: Turn, lock: Any, grant: Any, client: KazooClient) -> None:
-        zookeeper = stores.ZooKeeperStore(client)
+    def _check(self, grant: Any) -> None:
+        before = clock()
+        try:
+            grant.check()
+        except zklock.LockLost:
+            self._note_look(grant, before, held=False)
+        else:
+            self._note_look(grant, before, held=True)
+
+    def _note_look(self, grant: Any, before: float, held: bool) -> None:
+        at = before if held else None
+        self.history.note("held" if held else "unheld", at=at, **named(grant))
+
+    def _work(
+        self, turn: Turn, grant: Any, client: KazooClient, sqlite: stores.SqliteStore
+    ) -> None:
         kept: dict[Step, stores.Store] = {
-            Step.SQLITE: self._sqlite,
-            Step.ZOOKEEPER: zookeeper,
+            Step.SQLITE: sqlite,
+            Step.ZOOKEEPER: stores.ZooKeeperStore(client),
             Step.GUARDED: stores.GuardedStore(client),
         }
         for step in turn.steps:
-            if self._finish.is_set() and turn.timeout != self._settings.final:
+            if self.finish.is_set() and turn.timeout != self.settings.final:
                 break
             held = self._look(grant)
             if step is Step.CHECK:
                 self._check(grant)
-            elif step is Step.QUEUE:
-                self._list(lock, grant)
+            elif step is Step.VERIFY:
+                with contextlib.suppress(zklock.NoAnswer, zklock.LockLost, zklock.ClientClosed):
+                    grant.verify()
             else:
                 # Also after the loss: a late write is what the stores are there for.
                 self._write(kept[step], grant)
             until = clock() + turn.rest
-            while held and clock() < until and not self._finish.is_set():
+            while held and clock() < until and not self.finish.is_set():
                 time.sleep(min(LOOK_SECONDS, turn.rest))
                 held = self._look(grant)
             if not held:
@@ -259,57 +230,19 @@ class Actor:
                     self._write(store, grant)
                 break
 
-    def _check(self, grant: Any) -> None:
-        before = clock()
-        try:
-            grant.check()
-        except zklock.LockLost:
-            self._history.note("unheld", **named(grant))
-        else:
-            self._history.note("held", at=before, **named(grant))
-
-    def _list(self, lock: Any, grant: Any) -> None:
-        before = clock()
-        try:
-            standing = lock.members() if is_election(lock.path) else lock.contenders()
-            grant.verify()
-        except (zklock.NoAnswer, zklock.LockLost, zklock.ClientClosed):
-            return
-        self._history.note(
-            "queue",
-            at=before,
-            **named(grant),
-            lock=lock.path,
-            epoch=grant.token.epoch,
-            standing=[one.sequence for one in standing],
-        )
-
     def _write(self, store: stores.Store, grant: Any) -> None:
-        value = store.read(grant.lock_path, grant)
-        if value is None:
-            return
-        write = f"{self._name}-w{next(self._writes)}"
-        self._history.note(
-            "write",
-            **named(grant),
-            store=store.name,
-            lock=grant.lock_path,
-            write=write,
-            token=str(grant.token),
-            value=value + 1,
-        )
-        outcome = store.write(grant.lock_path, grant, write, value + 1)
-        self._history.note("written", write=write, outcome=outcome)
+        name = f"{self.name}-w{next(self.numbers)}"
+        write(store, grant.lock_path, grant, self.history, name, **named(grant))
 
     def _end(self, turn: Turn, lock: Any, grant: Any) -> None:
         self._look(grant)
         if turn.ending is Ending.CRASH:
-            self._history.note("crash")
+            self.history.note("crash")
             os._exit(CRASH_CODE)
         if turn.ending is Ending.CLOSE:
-            self._connection.close()
+            self.connection.close()
         how = "abandon" if turn.ending is Ending.ABANDON else "release"
-        self._history.note("release", **named(grant), how=how)
+        self.history.note("release", **named(grant), how=how)
         outcome = "done"
         try:
             if how == "abandon":
@@ -318,7 +251,20 @@ class Actor:
                 (grant if is_election(lock.path) else lock).release()
         except zklock.LockLost:
             outcome = "lost"
-        self._history.note("released", **named(grant), outcome=outcome)
+        self.history.note("released", **named(grant), outcome=outcome)
+
+
+def write(
+    store: stores.Store, lock: str, grant: Any, history: History, write: str, **name: Any
+) -> None:
+    """Add one to the counter of a lock, whether or not it is still held, and note that."""
+    value = store.read(lock, grant)
+    if value is not None:
+        token, there = str(grant.token), store.name
+        history.note(
+            "write", **name, store=there, lock=lock, write=write, token=token, value=value + 1
+        )
+        history.note("written", write=write, outcome=store.write(lock, grant, write, value + 1))
 
 
 def main(argument: str) -> None:
@@ -329,22 +275,17 @@ def main(argument: str) -> None:
     logging.basicConfig(format="%(asctime)s %(threadName)s %(levelname)s %(message)s")
     logging.getLogger("zklock").setLevel(logging.INFO)
     finish = threading.Event()
-    with (
-        History(Path(settings.folder), settings.name) as history,
-        timed_grants(),
-    ):
+    with History(Path(settings.folder), settings.name) as history, timed_grants():
         history.note("begin", pid=os.getpid())
         front = {each.name: each for each in FRONTS}[settings.front]()
         shared, own = (Connection(settings, history) for _ in range(2))
         actors = []
         for number in range(settings.actors):
             alone = number == settings.actors - 1
-            name = f"{settings.name}.{number}"
-            connection = own if alone else shared
-            actor = Actor(name, settings, history, connection, finish, front, alone=alone)
+            name, connection = f"{settings.name}.{number}", own if alone else shared
+            actor = Actor(name, settings, history, connection, finish, front, alone)
             actors.append(threading.Thread(target=actor.run, name=name))
-        for thread in actors:
-            thread.start()
+            actors[-1].start()
         threading.Thread(target=_obey, args=(finish,), daemon=True).start()
         for thread in actors:
             thread.join()

@@ -128,10 +128,16 @@ def granted(number: int, began: float, held: float, *, epoch: int = 2) -> list[H
 
 FIRST = granted(0, 2.0, 2.9)
 HISTORY = [*FIRST, *granted(1, 3.1, 6.5)]
+BROKEN = [*HISTORY, HistoryEvent(6.0, "nemesis", "break", {"node": node(1)})]
 OTHER = node(1).replace("00000000-", "11111111-")
-GIVEN_TWICE = [*LOG, Change(7, 8.5, 3, OTHER, created=True), Change(8, 9.0, 3, OTHER)]
+OF_ANOTHER = [replace(each, session=3) if each.session == 2 else each for each in LOG]
 AGAIN = [*LOG, Change(7, 9.0, 99, LOCK), Change(8, 9.0, 99, LOCK, created=True)]
 """The path is made again."""
+
+
+def stood(log: list[Change], path: str) -> list[Change]:
+    """Return a log that goes on: a znode comes and goes."""
+    return [*log, Change(9, 9.1, 4, path, created=True), Change(10, 9.9, 4, path)]
 
 
 def found(events: list[HistoryEvent], log: list[Change], patience: float = 5.5) -> dict[Rule, str]:
@@ -139,21 +145,14 @@ def found(events: list[HistoryEvent], log: list[Change], patience: float = 5.5) 
     return {each.rule: each.what for each in violations}
 
 
-def test_they_agree() -> None:
+def test_a_verdict_is_by_both_and_tells_what_was_forgotten(tmp_path: Path) -> None:
     result = compare(HISTORY, ServerLog(LOG))
     assert result.violations == []
     assert result.nodes == 2
     assert result.margins == pytest.approx({"CRASHED": 0.1, "CRASHED, the session ended": 1.5})
-    assert result.asked == {}  # no lock is kept
-
-
-def test_a_verdict_is_by_both_and_tells_what_was_forgotten() -> None:
-    names = ("zxid", "session", "path", "created")
-    noted = [
-        HistoryEvent(each.at, "servers", "server", {name: getattr(each, name) for name in names})
-        for each in LOG[:-1]
-    ]
-    decision = decide([*HISTORY, *noted, HistoryEvent(1.0, "witness", "forgotten", {})])
+    with History(tmp_path, "servers") as history:
+        keep(LOG[:-1], ("/",), history)
+    decision = decide([*HISTORY, *load(tmp_path), HistoryEvent(1.0, "witness", "forgotten", {})])
     assert decision.forgotten == 1
     assert decision.agreement.violations
     assert decision.violations == [*decision.verdict.violations, *decision.agreement.violations]
@@ -166,40 +165,23 @@ def test_a_verdict_is_by_both_and_tells_what_was_forgotten() -> None:
         ([*FIRST, *granted(1, 2.95, 6.5)], LOG, Rule.QUEUE, "0.0500 s before its turn"),
         ([*FIRST, *granted(1, 3.1, 8.2)], LOG, Rule.EXCLUSION, "believed 0.2000 s after"),
         ([*HISTORY, *granted(2, 9, 9.1)], LOG, Rule.TOKENS, "stood nowhere"),
-        (
-            HISTORY,
-            [replace(each, session=3) if each.session == 2 else each for each in LOG],
-            Rule.TOKENS,
-            "is of session 0x3",
-        ),
+        (HISTORY, OF_ANOTHER, Rule.TOKENS, "is of session 0x3"),
         ([*FIRST, *granted(1, 3.1, 6.5, epoch=1)], LOG, Rule.TOKENS, "has no epoch 0x2"),
-        (HISTORY, GIVEN_TWICE, Rule.TOKENS, "1 numbers were given twice: the servers have forgot"),
+        (HISTORY, stood(LOG, OTHER), Rule.TOKENS, f"{OTHER} has the number of {node(1)}"),
         (HISTORY, LOG[:-1], Rule.SERVICE, f"{node(1)} is still there"),
+        # An operator deletes a node: it is believed in until then.
+        (BROKEN, LOG, None, ""),
+        # A path that is made again has another queue, and other numbers.
+        (HISTORY, stood(AGAIN, OTHER), None, ""),
+        ([*HISTORY, *granted(3, 9.2, 9.5, epoch=8)], stood(AGAIN, node(3)), None, ""),
     ],
 )
 def test_a_disagreement_is_found(
-    events: list[HistoryEvent], log: list[Change], rule: Rule, said: str
+    events: list[HistoryEvent], log: list[Change], rule: Rule | None, said: str
 ) -> None:
     violations = found(events, log)
-    assert set(violations) == {rule}
-    assert said in violations[rule]
-
-
-@pytest.mark.parametrize(
-    ("events", "log"),
-    [
-        # An operator deletes a node: it is believed in until then.
-        ([*HISTORY, HistoryEvent(6.0, "nemesis", "break", {"node": node(1)})], LOG),
-        # A path that is made again has another queue, and other numbers.
-        (HISTORY, [*AGAIN, Change(9, 9.1, 4, OTHER, created=True), Change(10, 9.9, 4, OTHER)]),
-        (
-            [*HISTORY, *granted(3, 9.2, 9.5, epoch=8)],
-            [*AGAIN, Change(9, 9.1, 4, node(3), created=True), Change(10, 9.9, 4, node(3))],
-        ),
-    ],
-)
-def test_what_is_no_disagreement(events: list[HistoryEvent], log: list[Change]) -> None:
-    assert found(events, log) == {}
+    assert [*violations] == ([rule] if rule else [])
+    assert all(said in what for what in violations.values())
 
 
 # A znode that nobody uses: node 5, of the second's session, which came at ``CAME``.
@@ -242,10 +224,8 @@ def unused(
 
 def test_a_node_that_nobody_uses_is_found() -> None:
     said = unused(*asked(1.0, 3.1), until=LATE + 5)
-    assert said == (
-        f"w1 {node(5)} of session 0x2 stood for 25.000 s and nobody used it, "
-        "by the log of the servers"
-    )
+    assert said is not None
+    assert f"w1 {node(5)} of session 0x2 stood for 25.000 s and nobody used it" in said
     history = [*HISTORY, *asked(1.0, 3.1), HistoryEvent(1000.0, "run", "end", {})]
     log = [*LOG[:-1], Change(7, CAME, 2, node(5), created=True)]
     (left, *_) = compare(history, ServerLog(log)).violations
@@ -330,7 +310,7 @@ def test_for_how_long_another_waits_for_a_kept_lock(
     more: list[HistoryEvent], log: list[Change] | None, seconds: float, again: float
 ) -> None:
     log = log or keeping(came=2.5, until=4.5)
-    (waited,) = compare([*USES, *more], ServerLog(log)).asked["RELEASED"]
+    (waited,) = compare([*USES, *more], ServerLog(log)).asked
     assert (waited.seconds, waited.again) == pytest.approx((seconds, again))
     assert waited.other == node(1)
     longest = max(seconds, again)
