@@ -38,6 +38,18 @@ PATH = "/locks/report"
 STEP = 1.0
 
 
+def of(events: list[Any], kind: type[Event], number: int = 0) -> Any:
+    return [event for event in events if type(event) is kind][number]
+
+
+def without(events: list[Any], *gone: Any) -> list[Any]:
+    return [event for event in events if not any(event is each for each in gone)]
+
+
+def changed(events: list[Any], event: Any, **data: Any) -> list[Any]:
+    return [replace(each, **data) if each is event else each for each in events]
+
+
 class Story:
     """Contenders that queue, hold, and leave, one after another, as the model has it."""
 
@@ -46,10 +58,9 @@ class Story:
         self.events: list[Any] = []
         self.epoch, self.number = 1, -1
 
-    def tell(self, event: type[Event], **data: Any) -> Any:
+    def tell(self, event: type[Event], **data: Any) -> None:
         self.now += STEP
         self.events.append(event(at=self.now, **data))
-        return self.events[-1]
 
     def enter(self, kind: str = "exclusive") -> dict[str, Any]:
         self.number += 1
@@ -59,122 +70,80 @@ class Story:
         token = FencingToken(self.epoch, self.number)
         return {**who, "node": node, "token": token, "session_id": self.number % 3}
 
-    def hold(self, who: dict[str, Any], end: LossReason | None, *, broken: bool = False) -> None:
-        self.grant(who)
-        if broken:
-            self.tell(Suspended, remaining=1.0, **who)
-        if end is None:
-            self.tell(Released, lasted=1.0, **who)
-        else:
-            self.lose(who, end)
+    def hold(self, who: dict[str, Any], end: LossReason | None, *, kept: bool = False) -> None:
+        self.grant(who, kept=kept)
+        self.end(who, end)
 
     def grant(self, who: dict[str, Any], *, kept: bool = False) -> None:
         self.tell(Granted, permits=1, waited=None, gap=None, kept=kept, **who)
 
-    def lose(self, who: dict[str, Any], end: LossReason) -> None:
-        self.tell(Lost, reason=end, lease_end=self.now + STEP / 2, lasted=None, **who)
-
-    def lost_create(self) -> None:
-        """A create comes late, and is deleted: it takes a number, and nothing is told of it."""
-        self.number += 1
+    def end(self, who: dict[str, Any], end: LossReason | None) -> None:
+        if end is None:
+            self.tell(Released, lasted=1.0, **who)
+        else:
+            self.tell(Lost, reason=end, lease_end=self.now + STEP / 2, lasted=None, **who)
 
     def renew(self) -> None:
         self.tell(EpochChanged, path=PATH, before=self.epoch, now=self.epoch + 1)
         self.epoch, self.number = self.epoch + 1, -1
 
 
-ENDS = [None, *LossReason]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(ENDS),
-            st.sampled_from(["go", "give up", "renew", "late"]),
-            st.booleans(),
-        ),
-        max_size=8,
-    )
+TURNS = st.tuples(
+    st.sampled_from([None, *LossReason]),
+    st.sampled_from(["go", "give up", "renew", "late create", "broken"]),
 )
-def test_what_the_model_allows_is_accepted(turns: list[tuple[Any, str, bool]]) -> None:
+
+
+@given(st.lists(TURNS, max_size=8))
+def test_what_the_model_allows_is_accepted(turns: list[tuple[Any, str]]) -> None:
     story = Story()
-    for end, what, broken in turns:
+    for end, what in turns:
         if what == "renew":
             story.renew()
-        elif what == "late":
-            story.lost_create()
+        elif what == "late create":
+            story.number += 1  # it takes a number, and nothing is told of it
         who = story.enter()
         if what == "give up":
             story.tell(Withdrawn, path=PATH, kind="exclusive", identity="w", waited=1.0, error=None)
-        else:
-            story.hold(who, end, broken=broken)
+            continue
+        story.grant(who)
+        if what == "broken":
+            story.tell(Suspended, remaining=1.0, **who)
+        assert lasting(story.events) == [who["node"]]
+        story.end(who, end)
     assert faults(story.events) == []
     assert lasting(story.events) == []
 
 
-def overlapping(
-    first: str, second: str, end: LossReason | None = None
-) -> tuple[Story, dict[str, Any]]:
+def overlapping(first: str, second: str, end: LossReason | None = None) -> list[Any]:
     """A second one is granted, and gives back, while the first one believes."""
     story = Story()
     one, two = story.enter(first), story.enter(second)
     story.grant(one)
     story.hold(two, None)
-    if end is None:
-        story.tell(Released, lasted=None, **one)
-    else:
-        story.lose(one, end)
-    return story, one
+    story.end(one, end)
+    return story.events
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "end"),
-    [
-        ("read", "read", None),
-        ("write", "read", None),  # it may have become a reader
-        ("semaphore", "semaphore", None),
-        ("exclusive", "exclusive", LossReason.NODE_DELETED),  # an operator's deed
-    ],
-)
-def test_these_believe_together(first: str, second: str, end: LossReason | None) -> None:
-    story, _ = overlapping(first, second, end)
-    assert faults(story.events) == []
+def lost_late(by: float) -> list[Any]:
+    """An operator has ended a holder's session: it believes until it is told."""
+    events = overlapping("exclusive", "exclusive", LossReason.SESSION_EXPIRED)
+    late = of(events, Lost)
+    return changed(events, late, lease_end=late.at + by)
 
 
-def test_a_holder_whose_session_an_operator_has_ended_believes_until_it_is_told() -> None:
-    story, _ = overlapping("exclusive", "exclusive", LossReason.SESSION_EXPIRED)
-    late = of(story.events, Lost)
-    assert faults(changed(story.events, late, lease_end=late.at + STEP)) == []
-    early = changed(story.events, late, lease_end=late.at - STEP / 2)
-    assert {fault.rule for fault in faults(early)} == {ONE_BELIEVER}
-
-
-def test_a_path_on_another_server_is_another_lock() -> None:
+def on_two_servers() -> list[Any]:
+    """A path on another server is another lock."""
     story, other = Story(), Story()
     two = [story.enter() for _ in range(2)][1]
     story.grant(two)
     story.tell(Elsewhere)
     other.now = story.now
     other.hold({**other.enter(), "session_id": 9}, None)
-    node = "/elsewhere/-lock-0000000000"
-    story.events += [replace(it, node=node) for it in other.events]
+    story.events += [replace(it, node="/elsewhere/-lock-0000000000") for it in other.events]
     story.now = other.now
-    story.tell(Released, lasted=None, **two)
-    assert faults(story.events) == []
-    together = [it for it in story.events if not isinstance(it, Elsewhere)]
-    assert {fault.rule for fault in faults(together)} == {ONE_BELIEVER, TOKENS_RISE}
-
-
-def test_the_grants_of_a_kept_node_have_one_token() -> None:
-    assert faults(of_a_kept_node()) == []
-
-
-def test_a_grant_lasts_until_it_is_given_back_or_lost() -> None:
-    story = Story()
-    who = story.enter()
-    story.grant(who)
-    story.tell(Suspended, remaining=1.0, **who)
-    assert lasting(story.events) == [who["node"]]
+    story.end(two, None)
+    return story.events
 
 
 def told() -> list[Any]:
@@ -193,26 +162,26 @@ def of_a_kept_node() -> list[Any]:
     story = Story()
     who, other = story.enter(), story.enter()
     for kept in (False, True, True):
-        story.grant(who, kept=kept)
-        story.tell(Released, lasted=1.0, **who)
+        story.hold(who, None, kept=kept)
     story.hold(other, None)
     return story.events
 
 
-def of(events: list[Any], kind: type[Event], number: int = 0) -> Any:
-    return [event for event in events if type(event) is kind][number]
-
-
-def without(events: list[Any], *gone: Any) -> list[Any]:
-    return [event for event in events if not any(event is each for each in gone)]
-
-
-def changed(events: list[Any], event: Any, **data: Any) -> list[Any]:
-    return [replace(each, **data) if each is event else each for each in events]
-
-
-def at_the_time_of(later: Any) -> float:
-    return float(later.at) + STEP / 4
+@pytest.mark.parametrize(
+    "events",
+    [
+        overlapping("read", "read"),
+        overlapping("write", "read"),  # it may have become a reader
+        overlapping("semaphore", "semaphore"),
+        overlapping("exclusive", "exclusive", LossReason.NODE_DELETED),  # an operator's deed
+        lost_late(STEP),
+        on_two_servers(),
+        of_a_kept_node(),
+        told(),
+    ],
+)
+def test_these_are_right(events: list[Any]) -> None:
+    assert faults(events) == []
 
 
 def overtaking() -> list[Any]:
@@ -241,12 +210,12 @@ def told_of_a_grant_that_is_over(events: list[Any]) -> list[Any]:
 
 def late_loss(events: list[Any], noticed: float) -> list[Any]:
     """The lease runs into the next grant."""
-    late = at_the_time_of(of(events, Granted, 2))
+    late = of(events, Granted, 2).at + STEP / 4
     return changed(events, of(events, Lost), at=late + noticed, lease_end=late)
 
 
 def released_late(events: list[Any]) -> list[Any]:
-    return changed(events, of(events, Released), at=at_the_time_of(of(events, Granted, 1)))
+    return changed(events, of(events, Released), at=of(events, Granted, 1).at + STEP / 4)
 
 
 def lost_after_the_release(events: list[Any]) -> list[Any]:
@@ -259,8 +228,13 @@ WRONG: dict[str, tuple[str, Callable[[list[Any], list[Any]], list[Any]]]] = {
     "a grant before the release": (ONE_BELIEVER, lambda it, _: released_late(it)),
     "a lease that runs into the next grant": (ONE_BELIEVER, lambda it, _: late_loss(it, 0)),
     "... and is noticed late": (ONE_BELIEVER, lambda it, _: late_loss(it, STEP)),
-    "two writers": (ONE_BELIEVER, lambda *_: overlapping("write", "write")[0].events),
-    "a writer beside a reader": (ONE_BELIEVER, lambda *_: overlapping("read", "write")[0].events),
+    "two locks of one path on one server": (
+        f"{ONE_BELIEVER}, {TOKENS_RISE}",
+        lambda *_: [it for it in on_two_servers() if not isinstance(it, Elsewhere)],
+    ),
+    "two writers": (ONE_BELIEVER, lambda *_: overlapping("write", "write")),
+    "a writer beside a reader": (ONE_BELIEVER, lambda *_: overlapping("read", "write")),
+    "a session that an operator ended after the lease": (ONE_BELIEVER, lambda *_: lost_late(-STEP)),
     "one that overtakes": (TOKENS_RISE, lambda *_: overtaking()),
     "an epoch that goes back": (
         TOKENS_RISE,
@@ -301,8 +275,9 @@ WRONG: dict[str, tuple[str, Callable[[list[Any], list[Any]], list[Any]]]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_seeded_wrong_history_is_refused(name: str) -> None:
     rule, seed = WRONG[name]
-    assert {fault.rule for fault in faults(seed(told(), of_a_kept_node()))} == {rule}
+    found = {fault.rule for fault in faults(seed(told(), of_a_kept_node()))}
+    assert ", ".join(sorted(found)) == rule
 
 
 def test_every_rule_refuses_something() -> None:
-    assert {rule for rule, _ in WRONG.values()} == set(RULES)
+    assert {rule for rule, _ in WRONG.values()} >= set(RULES)
