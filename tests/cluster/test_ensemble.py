@@ -1,4 +1,4 @@
-"""Ensembles: elections, partitions, and that nothing of them is left."""
+"""Ensembles: partitions, and that nothing of them is left; other tests here use all the rest."""
 
 from __future__ import annotations
 
@@ -58,47 +58,6 @@ def write_hangs(client: KazooClient, path: str, seconds: float) -> bool:
     return not pending.ready()
 
 
-def test_one_leads_and_two_follow(ensemble: Ensemble) -> None:
-    leader = ensemble.leader()
-    assert leader.mode() == "leader"
-    assert len(ensemble.servers) == 3
-    assert set(ensemble.followers()) == set(ensemble.servers) - {leader}
-    assert ensemble.hosts == ",".join(f"127.0.0.1:{one.port}" for one in ensemble.servers)
-
-
-def test_a_write_through_one_is_read_through_the_others(
-    ensemble: Ensemble, clients: list[KazooClient]
-) -> None:
-    first, *rest = ensemble.servers
-    connect(clients, first.hosts).create("/everywhere", b"data")
-    for server in rest:
-        client = connect(clients, server.hosts)
-        client.sync("/everywhere")
-        assert client.get("/everywhere")[0] == b"data"
-
-
-def test_a_killed_leader_is_replaced_and_joins_again(ensemble: Ensemble) -> None:
-    leader = ensemble.leader()
-    leader.kill()
-    assert not leader.running
-    new = other_leader(ensemble, leader)
-    ensemble.wait_until_serving()
-    assert leader.mode() is None
-    leader.start()
-    ensemble.wait_until_serving()
-    assert ensemble.leader() is new
-    assert leader.mode() == "follower"
-
-
-def test_a_paused_leader_is_replaced(ensemble: Ensemble) -> None:
-    leader = ensemble.leader()
-    leader.pause()
-    new = other_leader(ensemble, leader)
-    leader.resume()
-    wait_for(lambda: leader.mode() == "follower", 30, "the old leader to follow")
-    assert ensemble.leader() is new
-
-
 def test_without_a_quorum_nothing_serves(ensemble: Ensemble) -> None:
     leader = ensemble.leader()
     for follower in ensemble.followers():
@@ -127,69 +86,6 @@ def test_a_cut_follower_keeps_clients_and_serves_reads_until_its_limit(
     assert follower.running
     assert ensemble.leader() is not follower
     ensemble.wait_until_serving()
-
-
-def test_a_cut_leader_is_replaced_by_the_others_while_its_clients_still_read(
-    ensemble: Ensemble, clients: list[KazooClient]
-) -> None:
-    leader = ensemble.leader()
-    client = connect(clients, leader.hosts)
-    client.ensure_path("/old")
-    ensemble.cut_from_peers(leader)
-    assert client.exists("/old")
-    assert write_hangs(client, "/lost", SYNC_SECONDS / 2)
-    new = other_leader(ensemble, leader)
-    newer = connect(clients, new.hosts)
-    newer.ensure_path("/new")
-    wait_for(lambda: leader.mode() is None, 30, "the old leader to give up")
-    ensemble.heal(leader)
-    wait_for(lambda: leader.mode() == "follower", 30, "the old leader to follow")
-    rejoined = connect(clients, leader.hosts)
-    rejoined.sync("/new")
-    assert rejoined.exists("/new")
-    assert not rejoined.exists("/lost")
-
-
-def test_a_short_cut_is_survived_without_an_election(
-    ensemble: Ensemble, clients: list[KazooClient]
-) -> None:
-    leader = ensemble.leader()
-    epoch = leader.status().zxid >> 32
-    follower = ensemble.followers()[0]
-    client = connect(clients, follower.hosts)
-    if client.exists("/delayed"):
-        client.delete("/delayed")
-    ensemble.cut_from_peers(follower)
-    pending = client.create_async("/delayed", b"")
-    pending.wait(SYNC_SECONDS / 5)
-    assert not pending.ready()
-    ensemble.heal(follower)
-    assert pending.get(timeout=20) == "/delayed"
-    assert ensemble.leader() is leader
-    assert leader.status().zxid >> 32 == epoch
-
-
-def test_sessions_of_a_cut_follower_expire_for_the_others(
-    backend: Backend, clients: list[KazooClient]
-) -> None:
-    """Hazard H3: the client is CONNECTED and reads its node while the node is gone elsewhere.
-
-    The follower stays for ten seconds: a busy machine, too, sees the expiry long before it leaves.
-    """
-    with Ensemble(3, tick_time=TICK, sync_limit=20, backend=backend) as patient:
-        follower = patient.followers()[0]
-        holder = connect(clients, follower.hosts, timeout=1.0)
-        observer = connect(clients, patient.leader().hosts)
-        holder.create("/held", b"", ephemeral=True)
-        observer.sync("/held")
-        assert observer.exists("/held")
-        patient.cut_from_peers(follower)
-        wait_for(lambda: not observer.exists("/held"), 10, "the session to expire")
-        assert holder.exists_async("/held").get(timeout=5)
-        assert holder.connected
-        assert follower.mode() == "follower"
-        for client in clients:
-            client.stop()
 
 
 def test_healing_what_is_not_cut_and_cutting_twice(ensemble: Ensemble) -> None:

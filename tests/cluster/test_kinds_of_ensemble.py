@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import pytest
 
 import zklock
 from tests.backends import backend_to_cut
+from tests.cluster.conftest import Report
 from tests.cluster.test_partitions import duels, hold_on, hosts, others
 from tests.contract.support import SOON
 from tests.timed import timed_grants
@@ -62,7 +62,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_grant(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, report: Report
 ) -> None:
     kind = KINDS[name]
     with (
@@ -83,13 +83,7 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_grant(
         with duels(follower.hosts, rivals, kind.session, **kind.options) as (made, pool):
             hold_on(made, kind.session, pool)
             ensemble.cut_from_peers(follower)
-            margins = [duel.margin() for duel in made]
-    with capsys.disabled():
-        print(
-            f"\n{name}, session {kind.session:g} s: {len(margins)} runs, "
-            f"margins {min(margins):.3f} … {max(margins):.3f} s, "
-            f"median {statistics.median(margins):.3f} s"
-        )
+            report(f"{name}, session {kind.session:g} s", made)
 
 
 def test_a_read_only_server_costs_no_lock() -> None:

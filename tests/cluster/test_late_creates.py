@@ -13,7 +13,6 @@ long enough.
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -185,7 +184,7 @@ def test_a_create_that_is_carried_out_late_keeps_nobody_waiting(
     stage: Stage,
     make: Callable[[Any, str], Any],
     paths: int,
-    capsys: pytest.CaptureFixture[str],
+    say: Callable[[str], None],
 ) -> None:
     grants = stage.play(stage.locks(make, paths=paths))
     began = time.monotonic()
@@ -198,11 +197,7 @@ def test_a_create_that_is_carried_out_late_keeps_nobody_waiting(
     assert stage.nodes() == set()
     for path in stage.paths:
         assert zklock.Lock(stage.rival, path).acquire(blocking=False)
-    with capsys.disabled():
-        print(
-            f"\nlate creates: {late} of {COUNT}, all deleted {seconds:.2f} s after the cut",
-            file=sys.stderr,
-        )
+    say(f"late creates: {late} of {COUNT}, all deleted {seconds:.2f} s after the cut")
 
 
 def of_kazoo(client: KazooClient, path: str) -> Any:

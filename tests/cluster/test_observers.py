@@ -5,11 +5,11 @@ Only Java on this machine: the members of other ensembles of ``zklock.testing`` 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.conftest import Report
 from tests.cluster.test_partitions import duels, idling
 from tests.timed import timed_grants
 from zklock.testing import BackendUnavailable, NotServing, srvr, wait_for
@@ -105,7 +105,7 @@ def observed() -> Iterator[Observed]:
 
 @pytest.mark.parametrize("ticks", [2.2, 3.0])
 def test_a_holder_whose_observers_follower_is_cut_off_is_told_before_the_next_grant(
-    observed: Observed, ticks: float, capsys: pytest.CaptureFixture[str]
+    observed: Observed, ticks: float, report: Report
 ) -> None:
     observed.relay.heal(observed.follower)
     wait_for(lambda: observed.mode(OBSERVER) == "observer", 60, "the observer")
@@ -119,10 +119,4 @@ def test_a_holder_whose_observers_follower_is_cut_off_is_told_before_the_next_gr
         # On a busy machine a lease as short as these may have lapsed by itself.
         assert any(duel.grant is not None and duel.grant.held for duel in made)
         observed.relay.cut(observed.follower)
-        margins = [duel.margin() for duel in made]
-    with capsys.disabled():
-        print(
-            f"\nobserver of a cut-off follower, session {ticks:g} ticks: {len(margins)} runs, "
-            f"margins {min(margins):.3f} … {max(margins):.3f} s, "
-            f"median {statistics.median(margins):.3f} s"
-        )
+        report(f"observer of a cut-off follower, session {ticks:g} ticks", made)

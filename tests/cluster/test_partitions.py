@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +24,7 @@ import pytest
 
 import zklock
 from tests.backends import backend_to_cut
+from tests.cluster.conftest import QUICK_ELECTIONS, Report
 from tests.contract.support import LEASE_FRACTION, boottime
 from tests.stopwatch import Stopwatch
 from tests.timed import TimedGrant, timed_grants
@@ -86,10 +85,7 @@ def ensembles() -> Iterator[Callable[[Setting], Ensemble]]:
                 sync_limit=setting.sync_limit,
                 min_session_timeout=2 * setting.tick_time,
                 backend=backend,
-                system_properties={
-                    "zookeeper.fastleader.maxNotificationInterval": "1000",
-                    "zookeeper.cnxTimeout": "1000",
-                },
+                system_properties=QUICK_ELECTIONS,
             )
             running[setting].start()
         ensemble = running[setting]
@@ -185,24 +181,6 @@ def others(ensemble: Ensemble, than: ZooKeeperServer) -> list[ZooKeeperServer]:
     return [server for server in ensemble.servers if server is not than]
 
 
-@pytest.fixture
-def report(capsys: pytest.CaptureFixture[str]) -> Callable[[str, Setting, float, list[Duel]], None]:
-    """Wait for the outcome of every duel, and print the margins."""
-
-    def show(what: str, setting: Setting, session: float, made: list[Duel]) -> None:
-        margins = [duel.margin() for duel in made]
-        middle = statistics.median(margins)
-        with capsys.disabled():
-            print(
-                f"\n{what}, {setting}, session {session:g} s: {len(margins)} runs, "
-                f"margins {min(margins):.3f} … {max(margins):.3f} s, median {middle:.3f} s",
-                file=sys.stderr,
-            )
-
-    return show
-
-
-Report = Callable[[str, Setting, float, list[Duel]], None]
 Ensembles = Callable[[Setting], Ensemble]
 
 
@@ -236,7 +214,8 @@ def test_h3_cut_off_follower(
         if idle:
             for duel in made:
                 duel.queue(pool)
-        report("cut-off follower" + ", after an idle time" * idle, setting, session, made)
+        what = f"cut-off follower{', after an idle time' * idle}, {setting}"
+        report(f"{what}, session {session:g} s", made)
 
 
 @pytest.mark.hazard("H3")
@@ -268,8 +247,8 @@ def test_h3_cut_off_leader(
                 server.kill()
             for server in followers:
                 server.launch()
-        what = "cut-off leader" + ", followers restarted" * restart
-        report(what, setting, session, made)
+        what = f"cut-off leader{', followers restarted' * restart}, {setting}"
+        report(f"{what}, session {session:g} s", made)
 
 
 @REPEATED
@@ -280,7 +259,7 @@ def test_h3_killed_leader_loses_nothing(
     ensembles: Ensembles,
     setting: Setting,
     session: float,
-    capsys: pytest.CaptureFixture[str],
+    say: Callable[[str], None],
 ) -> None:
     """The sessions outlive the leader: the locks stay held, given a lease (2/3 of the timeout)
     that outlasts the election.
@@ -292,24 +271,27 @@ def test_h3_killed_leader_loses_nothing(
         hold_on(made, session, pool)
         leader.kill()
         least = wait_for_proof(made, session, boottime())
-        for duel in made:
-            assert duel.grant is not None
-            assert duel.grant.held
-            assert not duel.losses
-            duel.grant.verify()
-            duel.grant.release()
-        for duel in made:
-            assert duel.won is not None
-            assert duel.grant is not None
-            rival, still_held = duel.won.result(SECONDS)
-            assert not still_held
-            assert rival.token > duel.grant.token
-    with capsys.disabled():
-        print(
-            f"\nkilled leader, {setting}, session {session:g} s: {len(made)} runs, "
-            f"nothing lost, at least {least:.3f} s of lease left at any time",
-            file=sys.stderr,
-        )
+        nothing_lost(made)
+    say(
+        f"killed leader, {setting}, session {session:g} s: {len(made)} runs, "
+        f"nothing lost, at least {least:.3f} s of lease left at any time"
+    )
+
+
+def nothing_lost(made: list[Duel]) -> None:
+    """Check that all hold, and have them release: then it is the turn of the rivals."""
+    for duel in made:
+        assert duel.grant is not None
+        assert duel.grant.held
+        assert not duel.losses
+        duel.grant.verify()
+        duel.grant.release()
+    for duel in made:
+        assert duel.won is not None
+        assert duel.grant is not None
+        rival, still_held = duel.won.result(SECONDS)
+        assert not still_held
+        assert rival.token > duel.grant.token
 
 
 def hold_on(made: list[Duel], session: float, pool: ThreadPoolExecutor | None = None) -> None:

@@ -15,7 +15,8 @@ from tests.backends import backend_to_cut
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
-from tests.chaos.run import QUICK_ELECTIONS, note_pool
+from tests.chaos.run import note_pool
+from tests.cluster.conftest import QUICK_ELECTIONS
 from tests.contract.support import boottime
 from zklock.testing import Ensemble, wait_for
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +11,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
 import zklock
-from tests.cluster.test_partitions import SECONDS, duels, hold_on, idling, wait_for_proof
+from tests.cluster.conftest import Report
+from tests.cluster.test_partitions import (
+    SECONDS,
+    duels,
+    hold_on,
+    idling,
+    nothing_lost,
+    wait_for_proof,
+)
 from tests.contract.support import SOON, Losses, boottime
 from tests.timed import timed_grants
 from zklock.testing import BackendUnavailable, NotServing, srvr, wait_for
@@ -155,7 +162,7 @@ def follow(client: zklock.Client) -> None:
 
 
 def test_a_holder_on_a_removed_server_is_told_before_the_next_grant(
-    changing: Changing, capsys: pytest.CaptureFixture[str]
+    changing: Changing, report: Report
 ) -> None:
     """The server goes on without a vote, and so do its clients, until its process ends."""
     session = 6.0
@@ -168,17 +175,11 @@ def test_a_holder_on_a_removed_server_is_told_before_the_next_grant(
         assert removed.mode() == "follower"
         wait_for(lambda: all(duel.holder.connected for duel in made), SOON, "all connected")
         removed.node.stop()
-        margins = [duel.margin() for duel in made]
-    with capsys.disabled():
-        print(
-            f"\nend of a removed server, session {session:g} s: {len(margins)} runs, "
-            f"margins {min(margins):.3f} … {max(margins):.3f} s, "
-            f"median {statistics.median(margins):.3f} s"
-        )
+        report(f"end of a removed server, session {session:g} s", made)
 
 
 def test_all_servers_are_replaced_and_no_lock_is_lost(
-    changing: Changing, capsys: pytest.CaptureFixture[str]
+    changing: Changing, say: Callable[[str], None]
 ) -> None:
     """The leader is among them. A client that does not learn of the new servers loses its lock."""
     session = 30.0
@@ -200,22 +201,13 @@ def test_all_servers_are_replaced_and_no_lock_is_lost(
             changing.leave(old, through=new)
             old.node.stop()
             least = min(least, wait_for_proof(made, session, boottime()))
-        for duel in made:
-            assert duel.grant is not None
-            assert duel.won is not None
-            assert not duel.losses
-            duel.grant.verify()
-            duel.grant.release()
-            rival, still_held = duel.won.result(SECONDS)
-            assert not still_held
-            assert rival.token > duel.grant.token
+        nothing_lost(made)
         assert losses.one().reason is zklock.LossReason.LEASE_LAPSED
         assert not left_behind.connected
         left_behind.set_hosts(hosts(changing.later))
         again = lock.acquire(timeout=SECONDS)
         assert again is not None
-    with capsys.disabled():
-        print(
-            f"\nall servers replaced, session {session:g} s: {len(made)} runs, nothing lost, "
-            f"at least {least:.3f} s of lease left at any time"
-        )
+    say(
+        f"all servers replaced, session {session:g} s: {len(made)} runs, nothing lost, "
+        f"at least {least:.3f} s of lease left at any time"
+    )
