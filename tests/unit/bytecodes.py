@@ -1,19 +1,12 @@
-"""An interrupt before each bytecode that a call runs in given modules of the library."""
+"""Where interrupts may strike between bytecodes, and what must not be struck meanwhile."""
 
 from __future__ import annotations
 
 import dis
 import gc
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
-
-
-class Struck(KeyboardInterrupt):
-    """What a handler of SIGINT would raise."""
-
 
 COPY, POP_EXCEPT, PUSH_EXC_INFO = (
     dis.opmap[name] for name in ("COPY", "POP_EXCEPT", "PUSH_EXC_INFO")
@@ -46,39 +39,3 @@ def nothing_collected() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
-
-
-class Bytecodes:
-    """Raises ``error`` before one of the bytecodes that a call runs in files that end so."""
-
-    def __init__(self, *files: str, error: type[BaseException] = Struck) -> None:
-        self.files = files
-        self.error = error
-        self.count = 0
-        self.at = -1
-
-    def __call__(self, frame: FrameType, what: str, arg: object) -> Any:
-        if not frame.f_code.co_filename.endswith(self.files):
-            return None
-        frame.f_trace_opcodes = True
-        if what == "opcode" and not bounds_except(frame):
-            self.count += 1
-            if self.count == self.at:
-                raise self.error
-        return self
-
-    def run(self, call: Callable[[], object], at: int = -1) -> bool:
-        """Call; return whether it was struck."""
-        self.count, self.at = 0, at
-        before = sys.gettrace()
-        # Python 3.12 asks when tracing begins whether any frame wants its bytecodes traced.
-        sys._getframe().f_trace_opcodes = True
-        with nothing_collected():
-            sys.settrace(self)
-            try:
-                call()
-            except self.error:
-                return True
-            finally:
-                sys.settrace(before)
-        return False

@@ -107,52 +107,41 @@ def room(module: str) -> str:
 
 
 ALL = modules()
-INSIDE = [module for module in ALL if room(module) in CORE]
 
 
 def test_every_module_has_its_place() -> None:
     assert {room(module) for module in ALL} == {*CORE, *FRONTS}
-
-
-@pytest.mark.parametrize("module", INSIDE)
-def test_rooms_stand_on_those_before_them(module: str) -> None:
-    here = room(module)
-    below = {*ROOMS[: ROOMS.index(here) + 1]} if here in ROOMS else {"_ground"}
-    assert {room(name) for name in ours(module)} <= below | GROUND
-    if here != "_shell" and module not in ERRORS_OF_KAZOO:
-        assert "kazoo" not in tops(module), "there is one door to kazoo"
-    if module not in WAITING:
-        allowed = {target for user, target in PLANS_ON_A_THREAD if user == module}
-        assert ours(module) & WAITING == allowed, "it waits"
-
-
-@pytest.mark.parametrize("module", [*sorted(PURE), *(it for it in ALL if room(it) == "_recipes")])
-def test_what_is_pure_knows_no_thread_clock_loop_or_kazoo(module: str) -> None:
-    assert not tops(module) & IMPURE
-    assert "_ground.clock" not in ours(module)
-
-
-@pytest.mark.parametrize("module", [it for it in ALL if room(it) == "_core"])
-def test_the_core_has_no_thread_socket_or_clock(module: str) -> None:
-    allowed = {"kazoo"} if module in ERRORS_OF_KAZOO else set[str]()
-    allowed |= {"threading"} if module == "_core.loops" else set()  # whose loop this thread runs
-    assert tops(module) & IMPURE <= allowed
-
-
-@pytest.mark.parametrize("module", [it for it in ALL if room(it) == "aio"])
-def test_the_asyncio_front_imports_nothing_that_waits_on_threads(module: str) -> None:
-    assert not ours(module) & WAITING
-    assert {room(name) for name in ours(module)} <= {*CORE, "aio"}
-    assert "kazoo" not in tops(module)
+    page = (ROOT.parent / "docs" / "design.md").read_text()
+    found = {path.stem for room in ROOMS for path in (ROOT / room).glob("*.py")} - {"__init__"}
+    assert sorted(name for name in found if f"`{name}`" not in page) == []
 
 
 @pytest.mark.parametrize("module", ALL)
-def test_adapters_import_public_names_only_and_nothing_imports_them(module: str) -> None:
-    adapters = {name for name in ALL if room(name) == "contrib"}
+def test_a_module_imports_what_its_room_may(module: str) -> None:
+    here, used, adapters = room(module), ours(module), {it for it in ALL if room(it) == "contrib"}
     if module in adapters:
-        assert ours(module) <= {*PUBLIC, *adapters}
-    else:
-        assert not ours(module) & adapters
+        assert used <= {*PUBLIC, *adapters}
+        return
+    assert not used & adapters
+    if here in CORE:
+        below = {*ROOMS[: ROOMS.index(here) + 1]} if here in ROOMS else {"_ground"}
+        assert {room(name) for name in used} <= below | GROUND
+        if here != "_shell" and module not in ERRORS_OF_KAZOO:
+            assert "kazoo" not in tops(module), "there is one door to kazoo"
+        if module not in WAITING:
+            allowed = {target for user, target in PLANS_ON_A_THREAD if user == module}
+            assert used & WAITING == allowed, "it waits"
+    if here == "_recipes" or module in PURE:
+        assert not tops(module) & IMPURE
+        assert "_ground.clock" not in used
+    if here == "_core":
+        kazoo = {"kazoo"} if module in ERRORS_OF_KAZOO else set[str]()
+        loops = {"threading"} if module == "_core.loops" else set[str]()  # whose loop runs here
+        assert tops(module) & IMPURE <= kazoo | loops
+    if here == "aio":
+        assert not used & WAITING
+        assert {room(name) for name in used} <= {*CORE, "aio"}
+        assert "kazoo" not in tops(module)
 
 
 @pytest.mark.hazard("H55")
@@ -194,24 +183,12 @@ def test_the_demo_needs_what_its_extra_brings_and_no_more() -> None:
     assert foreign == {"zklock", "kazoo", "docker", "sqlalchemy"}
 
 
-@pytest.mark.parametrize("here", [*ROOMS, "contrib"])
-def test_every_room_opens_with_its_page(here: str) -> None:
-    page = ast.get_docstring(tree(here)) or ""
-    assert all(part in page for part in ("For:", "May come in:", "Must never:"))
-
-
-@pytest.mark.parametrize("module", [it for it in INSIDE if room(it) == "_shell"])
+@pytest.mark.parametrize("module", [it for it in ALL if room(it) == "_shell"])
 def test_nothing_private_of_kazoo_is_used(module: str) -> None:
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             owner = ast.unparse(node.value).replace("self._client", "client")
             assert "client" not in owner.split(".")[-1:], f"{module}:{node.lineno}"
-
-
-def test_the_table_of_modules_is_complete() -> None:
-    page = (ROOT.parent / "docs" / "design.md").read_text()
-    found = {path.stem for room in ROOMS for path in (ROOT / room).glob("*.py")} - {"__init__"}
-    assert sorted(name for name in found if f"`{name}`" not in page) == []
 
 
 def test_a_name_that_is_not_public_is_an_error() -> None:

@@ -6,43 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests import conftest, run, stalls
+from tests import run, stalls
 from tests.unit.simulator import seeds
-from tests.unit.simulator.plans import plan_of
 
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
-
-Command = Callable[[str], Path]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Put a shell script in the place of Python; each call of it is a line of the file returned."""
-    stages = {name: run.Stage(name, (), 2, timed=name == "timed") for name in ("exact", "timed")}
-    monkeypatch.setattr(run, "STAGES", stages)
-
-    def write(script: str) -> Path:
-        calls, program = tmp_path / "calls", tmp_path / "python"
-        program.write_text(f'#!/bin/sh\necho "$*" >>{calls}\n{script}\n')
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-        return calls
-
-    return write
-
-
-def test_a_stage_that_fails_fails_the_run_and_the_next_one_is_played(command: Command) -> None:
-    calls = command("exit $(($# % 2))")  # with one argument more, it passes
-    statuses = {run.main(["exact", "timed", "--", *more]) for more in ([], ["-x"])}
-    assert statuses == {0, 1}
-    assert len(calls.read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize(
@@ -51,16 +24,27 @@ def test_a_stage_that_fails_fails_the_run_and_the_next_one_is_played(command: Co
     ids=["well", "fails again", "another failed", "too many"],
 )
 def test_inconclusive_tests_are_played_once_more_alone(
-    command: Command, count: int, first: int, again: int, status: int
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    count: int,
+    first: int,
+    again: int,
+    status: int,
 ) -> None:
+    calls, program = tmp_path / "calls", tmp_path / "python"
     names = [f"a.py::test[{number} y]" for number in range(count)]
     noted = " ".join(f"'{name}'" for name in [*names, names[0]])
-    calls = command(
-        f"""case $ZKLOCK_TEST_INCONCLUSIVE in
+    program.write_text(
+        f"""#!/bin/sh
+        echo "$*" >>{calls}
+        case $ZKLOCK_TEST_INCONCLUSIVE in
         '') exit {again} ;;
         *) printf '%s\\n' {noted} >>"$ZKLOCK_TEST_INCONCLUSIVE"; exit {first} ;;
         esac"""
     )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(run, "STAGES", {"timed": run.Stage("timed", (), 2, timed=True)})
     assert run.main(["timed"]) == status
     _, *later = calls.read_text().splitlines()
     assert [line.partition("tests.stalls ")[2] for line in later] == names * (count <= run.MOST)
@@ -92,29 +76,6 @@ def test_a_failure_while_the_process_stood_still_is_inconclusive(
     if noting:
         (name,) = file.read_text().splitlines()
         assert name.endswith("::test_still")
-
-
-def test_a_slow_test_without_a_reason_is_refused(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conftest, "leave_out", lambda *_: None)
-    (item,) = pytester.getitems("import pytest\n@pytest.mark.slow\ndef test_it(): ...\n")
-    with pytest.raises(pytest.UsageError, match=r"test_it is slow: say why"):
-        conftest.pytest_collection_modifyitems(item.config, [item])
-
-
-def test_seeds_are_ranges_and_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeds, "FILE", tmp_path / "seeds.txt")
-    plan = str(plan_of(6))
-    seeds.FILE.write_text(f"# a comment\n\n7-28 none # more\n5 twice\n6 once {plan}\n")
-    *entries, last = seeds.entries()
-    found = ["7-16 none", "17-26 none", "27-28 none", "5-5 twice"]
-    assert [str(entry) for entry in entries] == found
-    assert last.text == plan
-    for line in ("7", "7 never", "9-7 none", "7.5 none", "7 none {}"):
-        seeds.FILE.write_text(f"# a comment\n{line}\n")
-        with pytest.raises(ValueError, match=r"^seeds\.txt:2: SEEDS INTERRUPTS \[PLAN\]$"):
-            list(seeds.entries())
 
 
 PLAYED = (

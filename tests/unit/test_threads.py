@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 from tests.contract.support import SOON
 from tests.fakes import no_thread
 from zklock._ground import threads
-from zklock._shell.callback_executor import CallbackExecutor
-from zklock._shell.timed_thread import TimedThread
 
 
 class Limit(Exception):
@@ -86,27 +83,6 @@ def test_what_strikes_arrives(error: BaseException, place: str, handling: bool) 
     assert struck(begin, error, place) is error
     thread.struck.set()
     assert ran.wait(SOON)  # it was started all the same
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=repr)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("user", ["a session", "callbacks"])
-def test_nobody_takes_it_for_a_limit(
-    error: BaseException, place: str, user: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[Late] = []
-
-    def late(**options: Any) -> Late:
-        begun.append(Late(**options))
-        return begun[-1]
-
-    worker, executor = TimedThread("zklock-test", lambda: None), CallbackExecutor()
-    monkeypatch.setattr(threading, "Thread", late)
-    call = worker.wake if user == "a session" else partial(executor.run, [])
-    assert struck(call, error, place) is error
-    executor.end()
-    for thread in begun:
-        thread.struck.set()
 
 
 @pytest.mark.parametrize("handling", [False, True])
