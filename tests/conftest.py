@@ -13,7 +13,7 @@ import os
 import re
 import signal
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import settings
@@ -115,8 +115,10 @@ NIGHTLY = {
 NAMED = {"tests/cluster", "tests/chaos"}
 """Folders that nobody names who wants less than all of their tests."""
 
-LEFT = pytest.StashKey[dict[str, dict[str, int]]]()
-"""By mark: why tests were left to a longer run, and how many for this reason."""
+Noted: TypeAlias = dict[str, dict[str, dict[str, str]]]
+NOTED = pytest.StashKey[Noted]()
+"""What the end of the run tells, by title and line: of the conformance checks, for each subject how
+many cases each of them tried; of tests that were left to a longer run, why, and how many."""
 
 LONGER = {
     "lengthy": "left to make test",
@@ -124,18 +126,13 @@ LONGER = {
 }
 """The marks of such tests, and which run that is."""
 
-CONFORMANCE = pytest.StashKey[dict[str, dict[str, str]]]()
-"""What the guards' conformance checks of this run tried: subject, check, number of cases."""
-
-TOLD = pytest.StashKey[list[str]]()
-"""What tests tell in the end, though they pass."""
+CONFORMANCE = "guard conformance: cases tried"
+TOLD = "told by tests"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[CONFORMANCE] = {}
-    config.stash[TOLD] = []
-    left: dict[str, dict[str, int]] = {mark: {} for mark in LONGER}
-    config.stash[LEFT] = left
+    noted: Noted = {title: {} for title in (CONFORMANCE, TOLD, *LONGER.values())}
+    config.stash[NOTED] = noted
 
 
 def group_of(nodeid: str) -> str | None:
@@ -214,8 +211,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     }
     for mark in left.values():
         (why,) = mark.args
-        reasons = config.stash[LEFT][mark.name]
-        reasons[why] = reasons.get(why, 0) + 1
+        tests = config.stash[NOTED][LONGER[mark.name]].setdefault(why, {})
+        tests[str(len(tests))] = ""
     if left:
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
@@ -240,53 +237,45 @@ def place(item: pytest.Item) -> int:
 @pytest.fixture(scope="session")
 def results(pytestconfig: pytest.Config) -> dict[str, dict[str, str]]:
     """What the guards' conformance checks tried, to be noted."""
-    return pytestconfig.stash[CONFORMANCE]
+    return pytestconfig.stash[NOTED][CONFORMANCE]
 
 
-@pytest.fixture(scope="session")
-def told_in_the_end(pytestconfig: pytest.Config) -> list[str]:
+@pytest.fixture
+def told_in_the_end(pytestconfig: pytest.Config) -> Iterator[list[str]]:
     """Lines for the end of the run."""
-    return pytestconfig.stash[TOLD]
+    lines: list[str] = []
+    yield lines
+    pytestconfig.stash[NOTED][TOLD].update({line: {} for line in lines})
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["conformance"] = session.config.stash[CONFORMANCE]
-        output["left"] = session.config.stash[LEFT]
-        output["told"] = session.config.stash[TOLD]
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["noted"] = session.config.stash[NOTED]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take over what one of several processes tried, and what it left out, as all of them did."""
+    """Take over what one of several processes noted; all have left out the same."""
     del error
-    output = getattr(node, "workeroutput", {})
-    tried = node.config.stash[CONFORMANCE]
-    for subject, cells in output.get("conformance", {}).items():
-        tried.setdefault(subject, {}).update(cells)
-    node.config.stash[TOLD].extend(output.get("told", []))
-    for mark, reasons in output.get("left", {}).items():
-        node.config.stash[LEFT][mark].update(reasons)
+    noted: Noted = getattr(node, "workeroutput", {}).get("noted", {})
+    for title, lines in noted.items():
+        for line, cells in lines.items():
+            node.config.stash[NOTED][title].setdefault(line, {}).update(cells)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    if tried := config.stash[CONFORMANCE]:
-        from zklock.testing.guard_conformance import matrix
+    for title, lines in config.stash[NOTED].items():
+        if lines:
+            terminalreporter.section(title)
+        if lines and title == CONFORMANCE:
+            from zklock.testing.guard_conformance import matrix
 
-        terminalreporter.section("guard conformance: cases tried")
-        terminalreporter.write_line(matrix(tried))
-    if told := config.stash[TOLD]:
-        terminalreporter.section("told by tests")
-        for line in told:
-            terminalreporter.write_line(line)
-    for mark, reasons in config.stash[LEFT].items():
-        if reasons:
-            terminalreporter.section(LONGER[mark])
-        for why, count in reasons.items():
-            terminalreporter.write_line(f"{count:4} of {why}")
+            terminalreporter.write_line(matrix(lines))
+            continue
+        for line, tests in lines.items():
+            terminalreporter.write_line(f"{len(tests):4} of {line}" if tests else line)
 
 
 @pytest.fixture(autouse=True, scope="module")

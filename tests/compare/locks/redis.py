@@ -10,17 +10,22 @@ from typing import Any
 from . import LEASE, LONGER, Use
 
 
-class RedisPy(Use):
-    title = "redis-py `Lock`"
-    packages = ("redis==8.1.0",)
+class OnRedis(Use):
+    """By a client of redis-py."""
+
     store = "Redis"
-    made = f"`client.lock(name, timeout={LEASE})`, extended at each look"
-    asks = "`extend()`"
 
     def connect(self) -> None:
         import redis
 
         self.client = redis.Redis(port=self.port)
+
+
+class RedisPy(OnRedis):
+    title = "redis-py `Lock`"
+    packages = ("redis==8.1.0",)
+    made = f"`client.lock(name, timeout={LEASE})`, extended at each look"
+    asks = "`extend()`"
 
     def lock(self, name: str) -> Any:
         return self.client.lock(name, timeout=LEASE)
@@ -32,18 +37,12 @@ class RedisPy(Use):
         return str(lock.local.token)
 
 
-class PythonRedisLock(Use):
+class PythonRedisLock(OnRedis):
     title = "python-redis-lock `Lock`"
     packages = ("python-redis-lock==4.0.1", "redis==8.1.0")
-    store = "Redis"
     modules = ("redis_lock",)
     made = f"`redis_lock.Lock(client, name, expire={LEASE}, auto_renewal=True)`"
     asks = "`get_owner_id()`"
-
-    def connect(self) -> None:
-        import redis
-
-        self.client = redis.Redis(port=self.port)
 
     def lock(self, name: str) -> Any:
         import redis_lock
@@ -112,20 +111,14 @@ class RedlockNg(Use):
         return str(entered.value)
 
 
-class Pottery(Use):
+class Pottery(OnRedis):
     title = "pottery `Redlock`"
     packages = ("pottery==3.0.1", "redis==8.1.0")
-    store = "Redis"
     modules = ("pottery",)
     made = (
         f"`Redlock(key=name, masters={{client}}, auto_release_time={LEASE})`, extended at each look"
     )
     asks = "`extend()`"
-
-    def connect(self) -> None:
-        import redis
-
-        self.client = redis.Redis(port=self.port)
 
     def lock(self, name: str) -> Any:
         from pottery import Redlock
@@ -139,18 +132,12 @@ class Pottery(Use):
         return True
 
 
-class Sherlock(Use):
+class Sherlock(OnRedis):
     title = "sherlock `RedisLock`"
     packages = ("sherlock==0.4.1", "redis==5.3.1")
-    store = "Redis"
     modules = ("sherlock",)
     made = f"`RedisLock(name, client=client, expire={LEASE}, timeout=60)`, renewed at each look"
     asks = "`renew()`"
-
-    def connect(self) -> None:
-        import redis
-
-        self.client = redis.Redis(port=self.port)
 
     def lock(self, name: str) -> Any:
         import sherlock
