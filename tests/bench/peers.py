@@ -10,9 +10,7 @@ import asyncio
 import os
 import socket
 import struct
-import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,6 +23,7 @@ import zklock
 from tests.bench.results import Run
 from tests.bench.together import new_path
 from tests.interop.curator import Curator, CuratorUnavailable
+from tests.players import Player
 from zklock import aio
 
 Cycle: TypeAlias = Callable[[], None]
@@ -250,34 +249,15 @@ class Jvm:
         curator.compile(Path(folder), Path(__file__).with_name("Cycles.java"))
         options = ["-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
         classpath = ["-cp", f"{folder}{os.pathsep}{curator.classpath}"]
-        self._process = self._stack.enter_context(
-            subprocess.Popen(
-                [curator.java, *options, *classpath, "Cycles"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-            )
-        )
-        self._stack.callback(self._process.kill)
+        command = [curator.java, *options, *classpath, "Cycles"]
+        self._player = Player(command, Path(folder, "log"))
+        self._stack.callback(self._player.close)
         self._connect(hosts, new_path())
         self._block(WARM_UP)
         self._ask("disconnect")
 
     def _ask(self, *words: object) -> str:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        print(*words, file=process.stdin)
-        watchdog = threading.Timer(SOON, process.kill)
-        watchdog.start()
-        try:
-            answer = process.stdout.readline()
-        finally:
-            watchdog.cancel()
-        if not answer:
-            raise RuntimeError(f"no answer from the JVM to {words}")
-        return answer.strip()
+        return self._player.ask(" ".join(map(str, words)), SOON)
 
     def _connect(self, hosts: str, path: str) -> None:
         assert self._ask("connect", hosts, path) == "connected"

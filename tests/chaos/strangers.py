@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,53 +21,19 @@ from pathlib import Path
 
 from tests.chaos.history import History
 from tests.interop.curator import Curator, CuratorUnavailable
+from tests.players import Player
 from zklock._ground.clock import clock
 
 log = logging.getLogger("chaos")
 
-WAIT = 30.0
-"""Seconds for which a stranger waits for a lock."""
+WAIT = 30_000
+"""Milliseconds for which a stranger waits for a lock."""
 HOLD = 0.02
 """Seconds for which it holds one, at most."""
 PAUSE = 0.7
 """Seconds between two locks, on the average."""
 START = 60.0
 """Seconds that a process may take to start, or to answer."""
-
-
-class Stranger:
-    """A process of another library: see ``tests/interop/player.py``."""
-
-    def __init__(self, command: Sequence[str], hosts: str) -> None:
-        self._process = subprocess.Popen(
-            [*command, hosts],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            bufsize=1,
-        )
-
-    def hear(self, answer: str) -> None:
-        """Wait for its answer, which must be this one."""
-        assert self._process.stdout is not None
-        watch = threading.Timer(START, self._process.kill)
-        watch.start()
-        heard = self._process.stdout.readline()
-        watch.cancel()
-        if not heard.startswith(answer):
-            raise RuntimeError(f"it says {heard!r} and not {answer!r}")
-
-    def ask(self, command: str, answer: str) -> None:
-        """Give it a command."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(command + "\n")
-        self.hear(answer)
-
-    def close(self) -> None:
-        """End the process; the servers end its session."""
-        self._process.kill()
-        self._process.communicate()
 
 
 @contextlib.contextmanager
@@ -90,18 +55,21 @@ def strangers(
             def live(name: str = name, command: list[str] = command, recipe: str = recipe) -> None:
                 dice = random.Random(f"{seed}/{name}")
                 while not over.is_set():
-                    stranger = Stranger(command, hosts)
+                    stranger = Player([*command, hosts], folder / f"{name}.log")
                     try:
-                        stranger.hear("ready")
+                        stranger.hears(START)
                         while not over.wait(dice.expovariate(1 / PAUSE)):
                             lock, asked = dice.choice(wanted), clock()
-                            stranger.ask(f"acquire it {recipe} {lock} {WAIT * 1000:.0f}", "granted")
+                            said = stranger.ask(f"acquire it {recipe} {lock} {WAIT}", START)
+                            if not said.startswith("granted"):
+                                break  # in trouble
                             history.note("stranger", who=name, lock=lock, waited=clock() - asked)
                             over.wait(dice.uniform(0, HOLD))
-                            stranger.ask("release it", "released")
+                            stranger.ask("release it", START)
                     except (OSError, RuntimeError) as error:
                         log.info("a stranger of %s starts anew: %r", name, error)
                     finally:
+                        stranger.process.kill()  # the servers end its session
                         with contextlib.suppress(OSError):
                             stranger.close()
 

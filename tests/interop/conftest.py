@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,82 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.contract.support import SOON
 from tests.interop.curator import Curator, CuratorUnavailable
+from tests.players import Player
 from tests.releases import REPOSITORY, check_out_earlier
 
 Players = Callable[..., "list[Player]"]
 """``players(sort, count, hosts=None)``: so many processes, of the sort "java", "python" (see
 ``player.py``) or "elector" (see ``elector.py``); "earlier python" and "earlier elector" are of the
 release before this one."""
-
-
-class Player:
-    """A process that answers commands, line by line (see ``player.py``)."""
-
-    def __init__(self, command: list[str], log: Path, folder: Path = REPOSITORY) -> None:
-        self.log = log
-        self.idle = False
-        with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                bufsize=1,
-            )
-
-    def tell(self, command: str) -> None:
-        """Send it a command."""
-        assert self.process.stdin is not None
-        self.idle = False
-        self.process.stdin.write(command + "\n")
-
-    def hears(self, timeout: float = SOON, done: Callable[[], object] = lambda: None) -> str:
-        """Return its answer. One that is silent for so many seconds is killed.
-
-        One that works on may take longer: ``done`` tells how much is done by now.
-        """
-        assert self.process.stdout is not None
-        answered = threading.Event()
-
-        def watch() -> None:
-            before = done()
-            while not answered.wait(timeout):
-                now = done()
-                if now == before:
-                    self.process.kill()
-                    return
-                before = now
-
-        watchdog = threading.Thread(target=watch, daemon=True)
-        watchdog.start()
-        try:
-            line = self.process.stdout.readline()
-        finally:
-            answered.set()
-            watchdog.join()
-        if not line:
-            code = self.process.wait()
-            pytest.fail(f"no answer within {timeout:g} s, exit {code}: {self.log.read_text()}")
-        self.idle = True
-        return line.strip()
-
-    def ask(self, command: str, timeout: float = SOON) -> str:
-        """Send it a command, and return its answer."""
-        self.tell(command)
-        return self.hears(timeout)
-
-    def close(self) -> None:
-        """End it: by the end of its commands, or by force if it is busy with one."""
-        if not self.idle:
-            self.process.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self.process.wait(SOON)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from tests.contract.support import gone
 from tests.interop.conftest import Players
 from tests.interop.ledger import STILL, Hold, most_at_once, violations, written
 from tests.modes import repeated
+from tests.players import Player
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 
 HOLDS = repeated(1000, 100)
+TERMS = 40
 
 Cast = list[tuple[str, str]]
 """For each process, the sort of player and the recipes that it holds in turn."""
@@ -47,6 +50,11 @@ SHARED: dict[str, Cast] = {
 LEASES: Cast = [*[("python", "zklock.Semaphore=3")] * 3, *[("java", "semaphore=3")] * 2]
 
 
+def held(folder: Path) -> list[Hold]:
+    """Return all holds, in the order of the ledger."""
+    return [Hold.parse(line) for line in (folder / "ledger").read_text().splitlines()]
+
+
 def play(
     players: Players,
     cast: Cast,
@@ -68,15 +76,46 @@ def play(
     for player, _ in playing:
         assert player.hears(STILL, written(folder)).split()[:2] == ["done", str(each)]
     assert not list((folder / "presence").iterdir())
-    holds = [Hold.parse(line) for line in (folder / "ledger").read_text().splitlines()]
+    holds = held(folder)
     assert len(holds) == total
     assert len({hold.who for hold in holds}) == len(cast)
     return holds
 
 
-def told(holds: list[Hold], capsys: pytest.CaptureFixture[str]) -> int:
-    """Say what was played; return how often the next holder was another process."""
+Contend = Callable[..., list[Hold]]
+
+
+@pytest.fixture
+def contend(
+    players: Players,
+    zklock_client: Any,
+    zklock_path: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Contend:
+    """Return ``contend(cast, micros=0)``: all holds, of which many follow one of another process.
+
+    They are in the order of one queue, and nothing is left of it.
+    """
+
+    def run(cast: Cast, micros: int = 0, below: tuple[str, ...] = ("",)) -> list[Hold]:
+        for folder in below:  # Curator would make a container, which comes and goes
+            zklock_client.ensure_path(zklock_path + folder)
+        holds = play(players, cast, zklock_path, tmp_path, micros=micros)
+        tell(holds, capsys)
+        assert violations([hold for hold in holds if hold.kind != "lease"]) == []
+        assert most_at_once(hold for hold in holds if hold.kind in ("exclusive", "write")) <= 1
+        for folder in below:
+            gone(zklock_client, zklock_path + folder)
+        return holds
+
+    return run
+
+
+def tell(holds: list[Hold], capsys: pytest.CaptureFixture[str]) -> None:
+    """Say what was played; often the next holder is another process."""
     turns = sum(a.who != b.who for a, b in pairwise(sorted(holds, key=lambda each: each.entered)))
+    assert turns > HOLDS / 10
     seconds = (max(hold.left for hold in holds) - min(hold.entered for hold in holds)) / 1e9
     with capsys.disabled():
         print(
@@ -86,43 +125,20 @@ def told(holds: list[Hold], capsys: pytest.CaptureFixture[str]) -> int:
             end=" ",
             file=sys.stderr,
         )
-    return turns
 
 
 @pytest.mark.parametrize("cast", EXCLUSIVE.values(), ids=EXCLUSIVE)
-def test_one_at_a_time_in_the_order_of_the_numbers(
-    players: Players,
-    zklock_client: Any,
-    zklock_path: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cast: Cast,
-) -> None:
-    zklock_client.ensure_path(zklock_path)  # Curator would make a container, which comes and goes
-    holds = play(players, cast, zklock_path, tmp_path)
-    assert told(holds, capsys) > HOLDS / 10
-    assert violations(holds) == []
+def test_one_at_a_time_in_the_order_of_the_numbers(contend: Contend, cast: Cast) -> None:
+    holds = contend(cast)
     assert [hold.sequence for hold in holds] == sorted({hold.sequence for hold in holds})
     assert most_at_once(holds) == 1
-    gone(zklock_client, zklock_path)
 
 
 @pytest.mark.parametrize("cast", SHARED.values(), ids=SHARED)
-def test_readers_share_and_writers_do_not(
-    players: Players,
-    zklock_client: Any,
-    zklock_path: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cast: Cast,
-) -> None:
-    zklock_client.ensure_path(zklock_path)
-    holds = play(players, cast, zklock_path, tmp_path, micros=500)
-    assert told(holds, capsys) > HOLDS / 10
-    assert violations(holds) == []
+def test_readers_share_and_writers_do_not(contend: Contend, cast: Cast) -> None:
+    holds = contend(cast, 500)
     assert most_at_once(hold for hold in holds if hold.kind == "read") > 1
     assert most_at_once(hold for hold in holds if hold.kind == "write") == 1
-    gone(zklock_client, zklock_path)
 
 
 def test_programs_move_from_kazoo_one_by_one(
@@ -143,28 +159,59 @@ def test_programs_move_from_kazoo_one_by_one(
     for player in four:
         for _ in range(2):
             assert player.hears(STILL, written(tmp_path)).startswith("done ")
-    holds = [Hold.parse(line) for line in (tmp_path / "ledger").read_text().splitlines()]
+    holds = held(tmp_path)
     assert len(holds) == HOLDS
-    assert told(holds, capsys) > HOLDS / 10
+    tell(holds, capsys)
     assert violations(holds) == []
     assert most_at_once(holds) == 1
     gone(zklock_client, zklock_path)
 
 
-def test_no_more_leases_than_the_limit(
-    players: Players,
-    zklock_client: Any,
-    zklock_path: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    zklock_client.ensure_path(f"{zklock_path}/locks")
-    zklock_client.ensure_path(f"{zklock_path}/leases")
-    holds = play(players, LEASES, zklock_path, tmp_path, micros=5000)
-    assert told(holds, capsys) > HOLDS / 10
+def test_no_more_leases_than_the_limit(contend: Contend) -> None:
+    holds = contend(LEASES, 5000, ("/locks", "/leases"))
     # On a busy machine a hold may be over before the next one begins. That three are held at once
     # is shown by test_sharing.py, where each waits for the others.
     assert 1 < most_at_once(holds) <= 3
     assert len({hold.sequence for hold in holds}) == HOLDS
-    gone(zklock_client, f"{zklock_path}/leases")
-    gone(zklock_client, f"{zklock_path}/locks")
+
+
+EARLIER = pytest.mark.thorough("an earlier release: it changes when this one is made")
+
+
+@EARLIER
+@pytest.mark.parametrize(
+    ("recipes", "most", "micros", "below"),
+    [
+        ("zklock.Lock", 1, 0, ("",)),
+        (OUR_SHARED[1], 4, 500, ("",)),
+        ("zklock.Semaphore=3", 3, 5000, ("/locks", "/leases")),
+    ],
+    ids=["Lock", "ReadLock and WriteLock", "Semaphore"],
+)
+def test_the_earlier_release_holds_in_the_order_of_one_queue(
+    contend: Contend, recipes: str, most: int, micros: int, below: tuple[str, ...]
+) -> None:
+    cast = [(sort, recipes) for sort in ("python", "earlier python") * 2]
+    holds = contend(cast, micros, below)
+    assert most_at_once(holds) <= most
+    assert most != 3 or len({hold.sequence for hold in holds}) == HOLDS
+
+
+def elect(players: list[Player], stand: Callable[[int], str], path: str, folder: Path) -> int:
+    """Have all stand for election at once; return how many terms were handed over."""
+    (folder / "presence").mkdir()
+    for at, player in enumerate(players):
+        player.tell(f"contend {stand(at)} {path} {folder} {TERMS} 2000")
+    transfers = 0
+    for player in players:
+        done, count, figure = player.hears(STILL, written(folder)).split()
+        assert (done, int(count)) == ("done", TERMS)
+        transfers += int(figure) if "elector" in player.log.name else 0
+    holds = held(folder)
+    assert len(holds) == len(players) * TERMS
+    assert len({hold.who for hold in holds}) == len(players)
+    assert violations(holds) == []
+    assert [hold.sequence for hold in holds] == sorted({hold.sequence for hold in holds})
+    assert most_at_once(holds) == 1
+    assert transfers > TERMS / 4
+    return transfers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import takewhile
@@ -15,21 +15,22 @@ import pytest
 import zklock
 from tests.contract.support import SOON, gone, queued, run
 from tests.interop.conftest import Players
-from tests.interop.ledger import STILL, Hold, most_at_once, violations, written
+from tests.interop.test_contention import TERMS, elect
+from tests.players import Player
 from zklock.testing import ZooKeeperServer, four_letter, wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 
-TERMS = 40
 DEADLINE = 90.0
 PATIENCE = 60_000
 """Milliseconds that a latch waits for its turn."""
 
-Join = Callable[[str], zklock.LeaderElection]
+Join = Callable[..., zklock.LeaderElection]
+Stand = Callable[..., Player]
 
 
 @pytest.fixture
-def join(zklock_client: Any, zklock_path: str) -> Any:
+def join(zklock_client: Any, zklock_path: str) -> Iterator[Join]:
     """Return what lets a member of zklock queue; its ``lead`` waits until it is to end."""
     with ExitStack() as stack:
 
@@ -40,16 +41,42 @@ def join(zklock_client: Any, zklock_path: str) -> Any:
             election.stop()
             done.result(SOON)
 
-        def member(identity: str) -> zklock.LeaderElection:
+        def member(identity: str, *, leading: bool = False) -> zklock.LeaderElection:
             election = zklock.LeaderElection(
                 zklock_client, zklock_path, identity=identity, payload="here"
             )
             count = len(election.members())
             stack.callback(end, election, run(election.run, lead))
             queued(zklock_client, zklock_path, count + 1)
+            if leading:
+                leads(election)
             return election
 
         yield member
+
+
+@pytest.fixture
+def stand(players: Players, zklock_client: Any, zklock_path: str) -> Stand:
+    """Return what lets a latch queue, at such a place; it leads at once if that is the first."""
+
+    def latch(identity: str, place: int) -> Player:
+        (player,) = players("java", 1)
+        player.tell(f"acquire it latch={identity} {zklock_path} {PATIENCE}")
+        queued(zklock_client, zklock_path, place)
+        return player
+
+    return latch
+
+
+def ends(latch: Player) -> None:
+    assert latch.ask("release it") == "released"
+
+
+def granted(latch: Player) -> str:
+    """Wait until it leads; return its node."""
+    said, node = latch.hears().split()
+    assert said == "granted"
+    return node
 
 
 def identities(election: zklock.LeaderElection) -> list[str]:
@@ -81,45 +108,30 @@ def test_one_leads_at_a_time_in_the_order_of_the_queue(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     zklock_client.ensure_path(zklock_path)  # Curator would make a container, which comes and goes
-    (tmp_path / "presence").mkdir()
     latches, electors = players("java", 2), players("elector", 2)
+
+    def stand(at: int) -> str:
+        return f"latch=latch{at}" if at < 2 else f"zklock{at - 2} zklock{3 - at}"
+
     seen: list[zklock.LeaderChange] = []
     watching = zklock.LeaderElection(zklock_client, zklock_path)
     with watching.observe(seen.append):
-        for at, player in enumerate(latches):
-            player.tell(f"contend latch=latch{at} {zklock_path} {tmp_path} {TERMS} 2000")
-        for at, player in enumerate(electors):
-            them = f"zklock{at} zklock{1 - at}"
-            player.tell(f"contend {them} {zklock_path} {tmp_path} {TERMS} 2000")
-        transfers = 0
-        for player in latches + electors:
-            done, count, figure = player.hears(STILL, written(tmp_path)).split()
-            assert (done, int(count)) == ("done", TERMS)
-            transfers += int(figure) if player in electors else 0
-    holds = [Hold.parse(line) for line in (tmp_path / "ledger").read_text().splitlines()]
-    assert len(holds) == 4 * TERMS
-    assert len({hold.who for hold in holds}) == 4
-    assert violations(holds) == []
-    assert [hold.sequence for hold in holds] == sorted({hold.sequence for hold in holds})
-    assert most_at_once(holds) == 1
-    assert transfers > TERMS / 4
+        transfers = elect(latches + electors, stand, zklock_path, tmp_path)
     tokens = [change.token for change in seen if change.token is not None]
     assert tokens == sorted(set(tokens))
     told = {change.leader.identity for change in seen if change.leader is not None}
     assert told == {"latch0", "latch1", "zklock0", "zklock1"}
     gone(zklock_client, zklock_path)
     with capsys.disabled():
-        print(f"\n{len(holds)} terms, {transfers} of them handed over", end=" ", file=sys.stderr)
+        print(f"\n{transfers} of {4 * TERMS} terms handed over", end=" ", file=sys.stderr)
 
 
 def test_latches_are_shown_by_their_id(
-    players: Players, zklock_client: Any, zklock_path: str, join: Join
+    zklock_client: Any, zklock_path: str, join: Join, stand: Stand
 ) -> None:
-    first, second = players("java", 2)
-    node = first.ask(f"acquire it latch=eins {zklock_path} {PATIENCE}").removeprefix("granted ")
+    node = granted(first := stand("eins", 1))
     ours = join("ours")
-    second.tell(f"acquire it latch=zwei {zklock_path} {PATIENCE}")
-    queued(zklock_client, zklock_path, 3)
+    second = stand("zwei", 3)
     leader, *others = ours.members()
     assert leader == ours.leader()
     assert (leader.identity, leader.path, leader.payload) == ("eins", node, b"")
@@ -128,82 +140,76 @@ def test_latches_are_shown_by_their_id(
     assert [(each.identity, each.holds) for each in others] == [("ours", False), ("zwei", False)]
     assert first.ask("participants it") == "eins,ours\0payload=aGVyZQ==,zwei"
     assert not ours.is_leader
-    assert first.ask("release it") == "released"
+    ends(first)
     leads(ours)
     ours.resign()
-    assert second.hears().startswith("granted")
+    granted(second)
     queued(zklock_client, zklock_path, 2)
     assert identities(ours) == ["zwei", "ours"]
-    assert second.ask("release it") == "released"
+    ends(second)
     leads(ours)
 
 
 def test_a_transfer_past_latches_has_them_queue_again(
-    players: Players, zklock_client: Any, zklock_path: str, join: Join
+    zklock_client: Any, zklock_path: str, join: Join, stand: Stand
 ) -> None:
-    first, second = players("java", 2)
-    leader = join("leader")
-    leads(leader)
-    for at, latch in enumerate((first, second)):
-        latch.tell(f"acquire it latch=latch{at} {zklock_path} {PATIENCE}")
-        queued(zklock_client, zklock_path, 2 + at)
+    leader = join("leader", leading=True)
+    latches = {identity: stand(identity, 2 + at) for at, identity in enumerate(("one", "two"))}
     successor = join("successor")
     before = {each.identity: each.token for each in leader.members()}
     chosen = leader.transfer("successor", SOON)
     leads(successor)
     assert chosen.token == before["successor"]
     queued(zklock_client, zklock_path, 4)
-    now = successor.members()
-    assert now[0].identity == "successor"
-    assert sorted(each.identity for each in now[1:]) == ["latch0", "latch1", "leader"]
-    assert all(each.token > chosen.token for each in now[1:])  # type: ignore[operator]
-    order = [each.identity for each in now[1:]]
+    first, *others = successor.members()
+    assert first.identity == "successor"
+    order = [each.identity for each in others]
+    assert sorted(order) == ["leader", "one", "two"]
+    assert all(each.token > chosen.token for each in others)  # type: ignore[operator]
     successor.resign()
     for identity in order:
         if identity == "leader":
             leads(leader)
             leader.resign()
         else:
-            latch = {"latch0": first, "latch1": second}[identity]
-            assert latch.hears().startswith("granted")
-            assert latch.ask("leads it") == "true"
+            granted(latches[identity])
+            assert latches[identity].ask("leads it") == "true"
             assert identities(leader)[0] == identity
-            assert latch.ask("release it") == "released"
+            ends(latches[identity])
     leads(successor)
 
 
 def test_a_transfer_to_a_latch(
-    players: Players, zklock_client: Any, zklock_path: str, join: Join
+    zklock_client: Any, zklock_path: str, join: Join, stand: Stand
 ) -> None:
-    (latch,) = players("java", 1)
-    leader, waiting = join("leader"), join("waiting")
-    leads(leader)
-    latch.tell(f"acquire it latch=latch {zklock_path} {PATIENCE}")
-    queued(zklock_client, zklock_path, 3)
+    leader = join("leader", leading=True)
+    waiting = join("waiting")
+    latch = stand("latch", 3)
     chosen = leader.transfer("latch", SOON)
-    assert latch.hears() == f"granted {chosen.path}"
+    assert granted(latch) == chosen.path
     queued(zklock_client, zklock_path, 3)
     assert not waiting.is_leader
     assert identities(waiting)[0] == "latch"
-    assert latch.ask("release it") == "released"
+    ends(latch)
+
+
+def taken_along(client: Any, path: str) -> None:
+    """Wait until a leader that ended has taken the requests along."""
+    wait_for(lambda: not client.get(path)[0].partition(b"\0zklock=")[1], SOON)
 
 
 @pytest.mark.parametrize("how", ["election", "lock"])
 def test_a_leader_that_is_asked_for_it_hands_over_to_a_latch(
-    players: Players,
     zklock_client: Any,
     zklock_server: ZooKeeperServer,
     zklock_path: str,
     join: Join,
+    stand: Stand,
     how: str,
 ) -> None:
     """The other latches see the same members all the time, and the one behind it misses nothing."""
-    latch, onlooker = players("java", 2)
-    leader = join("leader")
-    leads(leader)
-    for player, identity in ((latch, "latch"), (onlooker, "onlooker")):
-        player.tell(f"acquire it latch={identity} {zklock_path} {PATIENCE}")
-        queued(zklock_client, zklock_path, 2 + (player is onlooker))
+    leader = join("leader", leading=True)
+    latch, onlooker = stand("latch", 2), stand("onlooker", 3)
     latch_watches(zklock_server, leader)
     before = {each.path: each.token for each in leader.members()}
     if how == "election":
@@ -212,115 +218,68 @@ def test_a_leader_that_is_asked_for_it_hands_over_to_a_latch(
         (asked,) = zklock.Lock(zklock_client, zklock_path).request_release()
     assert asked is not None
     assert asked.identity == "leader"
-    assert latch.hears().startswith("granted")
+    granted(latch)
     queued(zklock_client, zklock_path, 3)
     assert latch.ask("leads it") == "true"
     assert latch.ask("participants it") == "latch,onlooker,leader\0payload=aGVyZQ=="
     assert {path: before.get(path) for path in before if path != asked.path} == {
         each.path: each.token for each in leader.members()[:2]
     }
-    wait_for(
-        lambda: not zklock_client.get(zklock_path)[0].partition(b"\0zklock=")[1],
-        SOON,
-        "the leader takes the request along",
-    )
-    assert latch.ask("release it") == "released"
-    assert onlooker.hears().startswith("granted")
+    taken_along(zklock_client, zklock_path)
+    ends(latch)
+    granted(onlooker)
     assert onlooker.ask("participants it") == "onlooker,leader\0payload=aGVyZQ=="
-    assert onlooker.ask("release it") == "released"
+    ends(onlooker)
     leads(leader)
 
 
 def test_a_latch_that_leads_does_not_hear_that_it_is_asked(
-    players: Players, zklock_client: Any, zklock_path: str, join: Join
+    zklock_client: Any, zklock_path: str, join: Join, stand: Stand
 ) -> None:
     """Nor does the member that leads next take it for itself; it takes the request along."""
-    first, second = players("java", 2)
-    assert first.ask(f"acquire it latch=first {zklock_path} {PATIENCE}").startswith("granted")
+    granted(first := stand("first", 1))
     ours = join("ours")
-    second.tell(f"acquire it latch=second {zklock_path} {PATIENCE}")
-    queued(zklock_client, zklock_path, 3)
-    asked = ours.request_release()
-    assert asked is not None
-    assert asked.identity == "first"
-    assert first.ask("leads it") == "true"
-    assert first.ask("participants it") == "first,ours\0payload=aGVyZQ==,second"
-    assert first.ask("release it") == "released"
+    second = stand("second", 3)
+    for leader in ("first", "ours"):
+        asked = ours.request_release()
+        assert asked is not None
+        assert asked.identity == leader
+        if leader == "first":
+            assert first.ask("leads it") == "true"
+            assert first.ask("participants it") == "first,ours\0payload=aGVyZQ==,second"
+            ends(first)
+            leads(ours)
+    granted(second)
+    taken_along(zklock_client, zklock_path)
+    ends(second)
     leads(ours)
-    asked = ours.request_release()
-    assert asked is not None
-    assert asked.identity == "ours"
-    assert second.hears().startswith("granted")
-    wait_for(
-        lambda: not zklock_client.get(zklock_path)[0].partition(b"\0zklock=")[1],
-        SOON,
-        "it takes both requests along",
-    )
-    assert second.ask("release it") == "released"
-    leads(ours)
-
-
-def test_a_latch_misses_the_end_of_a_leader_whose_node_was_written(
-    players: Players,
-    zklock_client: Any,
-    zklock_server: ZooKeeperServer,
-    zklock_path: str,
-    join: Join,
-) -> None:
-    """A latch watches the node before it for any change, and does not renew that watch.
-
-    So zklock writes no member's node.
-    """
-    (latch,) = players("java", 1)
-    leader = join("leader")
-    leads(leader)
-    latch.tell(f"acquire it latch=latch {zklock_path} 6000")
-    queued(zklock_client, zklock_path, 2)
-    latch_watches(zklock_server, leader)
-    leadership = leader.leadership
-    assert leadership is not None
-    zklock_client.set(leadership.path, b"leader")
-    leader.resign()
-    wait_for(lambda: identities(leader) == ["latch", "leader"], SOON)
-    assert latch.hears() == "refused"  # its patience is at an end, and it is closed
-    leads(leader)
 
 
 def test_a_latch_hears_of_the_end_of_a_leader_that_has_changed_its_payload(
-    players: Players,
-    zklock_client: Any,
-    zklock_server: ZooKeeperServer,
-    zklock_path: str,
-    join: Join,
+    zklock_client: Any, zklock_server: ZooKeeperServer, zklock_path: str, join: Join, stand: Stand
 ) -> None:
-    (latch,) = players("java", 1)
-    leader = join("leader")
-    leads(leader)
-    latch.tell(f"acquire it latch=latch {zklock_path} {PATIENCE}")
-    queued(zklock_client, zklock_path, 2)
+    """It watches the node before it for any change, and does not renew that watch.
+
+    So zklock writes no member's node.
+    """
+    leader = join("leader", leading=True)
+    latch = stand("latch", 2)
     latch_watches(zklock_server, leader)
     leader.set_payload("there")
     assert [each.payload for each in leader.members()] == [b"there", b""]
     leader.resign()
-    assert latch.hears().startswith("granted")
+    granted(latch)
     queued(zklock_client, zklock_path, 2)
     assert latch.ask("participants it") == "latch,leader\0payload=dGhlcmU="
-    assert latch.ask("release it") == "released"
+    ends(latch)
     leads(leader)
 
 
 def test_a_waiting_latch_whose_node_is_deleted_queues_again_when_the_one_before_goes(
-    players: Players,
-    zklock_client: Any,
-    zklock_server: ZooKeeperServer,
-    zklock_path: str,
-    join: Join,
+    zklock_client: Any, zklock_server: ZooKeeperServer, zklock_path: str, join: Join, stand: Stand
 ) -> None:
-    (latch,) = players("java", 1)
-    leader = join("leader")
-    leads(leader)
-    latch.tell(f"acquire it latch=latch {zklock_path} {PATIENCE}")
-    queued(zklock_client, zklock_path, 2)
+    leader = join("leader", leading=True)
+    latch = stand("latch", 2)
     latch_watches(zklock_server, leader)  # else it finds out by itself, when it looks
     zklock_client.delete(leader.members()[1].path)
     after = join("after")
@@ -334,15 +293,14 @@ def test_a_waiting_latch_whose_node_is_deleted_queues_again_when_the_one_before_
     if identities(leader)[0] == "leader":
         leads(leader)
         leader.resign()
-    assert latch.hears().startswith("granted")
-    assert latch.ask("release it") == "released"
+    granted(latch)
+    ends(latch)
 
 
 def test_a_leading_latch_does_not_hear_that_its_node_is_deleted(
-    players: Players, zklock_client: Any, zklock_path: str, join: Join
+    zklock_client: Any, zklock_path: str, join: Join, stand: Stand
 ) -> None:
-    (latch,) = players("java", 1)
-    assert latch.ask(f"acquire it latch=latch {zklock_path} {PATIENCE}").startswith("granted")
+    granted(latch := stand("latch", 1))
     ours = join("ours")
     broken = zklock.Lock(zklock_client, zklock_path).break_lock()
     assert broken is not None
@@ -354,4 +312,4 @@ def test_a_leading_latch_does_not_hear_that_its_node_is_deleted(
     assert epoch == broken.token.epoch
     assert latch.ask("leads it") == "true"
     assert ours.is_leader
-    assert latch.ask("release it") == "released"
+    ends(latch)

@@ -41,14 +41,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_what_is_right(name: str) -> None:
-    assert violations(reversed(GOOD[name])) == []
-
-
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", [*GOOD, *BAD])
 def test_what_is_wrong(name: str) -> None:
-    assert len(violations(BAD[name])) == 1
+    holds = BAD[name] if name in BAD else GOOD[name][::-1]
+    assert len(violations(holds)) == (name in BAD)
 
 
 def test_how_many_at_once() -> None:
@@ -56,7 +52,3 @@ def test_how_many_at_once() -> None:
     assert most_at_once([hold("lease", 1, 0, 5), hold("lease", 2, 5, 9)]) == 1
     three = [hold("lease", n, n, 10) for n in range(3)]
     assert most_at_once([*three, hold("lease", 4, 10, 12)]) == 3
-
-
-def test_a_line_is_read() -> None:
-    assert Hold.parse("read 0000000012 3 4 x\n") == Hold("read", 12, 3, 4, "x")

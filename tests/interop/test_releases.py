@@ -12,16 +12,9 @@ import pytest
 import zklock
 from tests.contract.support import gone, queued
 from tests.interop.conftest import Players
-from tests.interop.ledger import STILL, Hold, most_at_once, violations, written
-from tests.interop.test_contention import HOLDS, play, told
+from tests.interop.test_contention import EARLIER, elect
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.thorough("an earlier release: it changes when this one is made"),
-]
-
-READ_AND_WRITE = "zklock.ReadLock,zklock.ReadLock,zklock.WriteLock"
-TERMS = 40
+pytestmark = [pytest.mark.interop, EARLIER]
 
 
 def test_the_earlier_release_is_another(earlier: Path) -> None:
@@ -31,52 +24,12 @@ def test_the_earlier_release_is_another(earlier: Path) -> None:
     assert str(Path(zklock.__file__).parents[1]) not in said.stdout
 
 
-@pytest.mark.parametrize(
-    ("recipes", "most", "micros"),
-    [("zklock.Lock", 1, 0), (READ_AND_WRITE, 4, 500), ("zklock.Semaphore=3", 3, 5000)],
-    ids=["Lock", "ReadLock and WriteLock", "Semaphore"],
-)
-def test_all_hold_in_the_order_of_one_queue(
-    players: Players,
-    zklock_client: Any,
-    zklock_path: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    recipes: str,
-    most: int,
-    micros: int,
-) -> None:
-    cast = [(sort, recipes) for sort in ("python", "earlier python") * 2]
-    holds = play(players, cast, zklock_path, tmp_path, micros=micros)
-    assert told(holds, capsys) > HOLDS / 10
-    assert most_at_once(holds) <= most
-    if most == 3:
-        assert len({hold.sequence for hold in holds}) == HOLDS
-        return
-    assert violations(holds) == []
-    assert most_at_once(hold for hold in holds if hold.kind != "read") == 1
-    gone(zklock_client, zklock_path)
-
-
 def test_one_leads_at_a_time_in_the_order_of_the_queue(
     players: Players, zklock_client: Any, zklock_path: str, tmp_path: Path
 ) -> None:
     """Each hands over to one of the other release."""
-    (tmp_path / "presence").mkdir()
     electors = [*players("elector", 2), *players("earlier elector", 2)]
-    for at, player in enumerate(electors):
-        them = f"member{at} member{(at + 2) % 4}"
-        player.tell(f"contend {them} {zklock_path} {tmp_path} {TERMS} 2000")
-    transfers = 0
-    for player in electors:
-        done, count, handed_over = player.hears(STILL, written(tmp_path)).split()
-        assert (done, int(count)) == ("done", TERMS)
-        transfers += int(handed_over)
-    holds = [Hold.parse(line) for line in (tmp_path / "ledger").read_text().splitlines()]
-    assert len(holds) == 4 * TERMS
-    assert violations(holds) == []
-    assert most_at_once(holds) == 1
-    assert transfers > TERMS / 4
+    elect(electors, lambda at: f"member{at} member{(at + 2) % 4}", zklock_path, tmp_path)
     gone(zklock_client, zklock_path)
 
 
