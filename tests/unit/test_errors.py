@@ -31,11 +31,11 @@ def every_kind(base: type[Any]) -> list[type[Any]]:
     return [base, *(kind for sub in base.__subclasses__() for kind in every_kind(sub))]
 
 
-def drawn() -> dict[str, str]:
-    """Return child → parent as the docstring of the module draws them."""
+def drawn(text: str) -> dict[str, str]:
+    """Return child → parent as a tree in a text draws them."""
     tree, path = {}, [(-1, "Exception")]
-    for line in (errors.__doc__ or "").splitlines():
-        if found := re.match(r"( +[│ ]*)[├└]─ (\w+)", line):
+    for line in text.splitlines():
+        if found := re.match(r"([ │]*)[├└]─ (\w+)", line):
             depth, name = len(found[1]), found[2]
             while path[-1][0] >= depth:
                 path.pop()
@@ -44,27 +44,16 @@ def drawn() -> dict[str, str]:
     return tree
 
 
-def parent(kind: type[Exception]) -> str:
-    """Return the name of the error that a class is derived from."""
-    return next(base.__name__ for base in kind.__bases__ if issubclass(base, Exception))
-
-
-def tree(name: str) -> Iterator[str]:
-    """Draw an error of the page, and below it what is derived from it."""
-    yield name
-    below = [kind for kind in KINDS if parent(kind) == name]
-    for kind in below:
-        mark, further = ("└─ ", "   ") if kind is below[-1] else ("├─ ", "│  ")
-        first, *others = tree(kind.__name__)
-        timeout = " (and TimeoutError)" if TimeoutError in kind.__bases__ else ""
-        yield f"{mark}{first}{timeout}"
-        yield from (further + line for line in others)
-
-
-def test_the_page_has_the_tree() -> None:
-    begin, end = "<!-- tree: begin -->\n", "<!-- tree: end -->\n"
-    shown = PAGE.read_text().partition(begin)[2].partition(end)[0]
-    assert shown == "\n".join(["```text", *tree("Exception"), "```", ""])
+@pytest.mark.parametrize("text", [errors.__doc__, PAGE.read_text()], ids=["docstring", "page"])
+def test_the_tree_is_as_it_is_drawn(text: str) -> None:
+    parents = {
+        kind.__name__: next(base.__name__ for base in kind.__bases__ if issubclass(base, Exception))
+        for kind in KINDS
+    }
+    assert drawn(text) == parents
+    timeouts = {kind.__name__ for kind in KINDS if issubclass(kind, TimeoutError)}
+    assert set(re.findall(r"─ (\w+) .*TimeoutError", text)) == timeouts
+    assert timeouts == {"AcquireTimeout", "NoAnswer"}
 
 
 def test_the_page_says_of_each_error_what_to_do() -> None:
@@ -162,20 +151,11 @@ def test_the_fences_offer_the_error_of_a_stale_token() -> None:
     assert fencing.StaleToken is errors.StaleToken
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    assert drawn() == {kind.__name__: parent(kind) for kind in KINDS}
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_is_public_and_says_what_it_means(kind: type[Exception]) -> None:
     assert getattr(zklock, kind.__name__) is kind
     assert kind.__name__ in zklock.__all__
     assert kind.__doc__
-
-
-def test_what_is_a_timeout_is_one_to_python_too() -> None:
-    assert issubclass(zklock.AcquireTimeout, TimeoutError)
-    assert issubclass(zklock.NoAnswer, TimeoutError)
 
 
 def test_errors_carry_path_and_token_where_known() -> None:
