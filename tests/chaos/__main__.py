@@ -63,10 +63,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seed", help="as printed by an earlier run; by default a new one")
     parser.add_argument("--backend", choices=("container", "java"))
-    parser.add_argument("--session-timeout", type=float, metavar="SECONDS")
-    parser.add_argument("--tick-time", type=int, metavar="MILLISECONDS")
-    parser.add_argument("--sync-limit", type=int, metavar="TICKS")
-    parser.add_argument("--workers", type=int)
+    for name, kind in (("session-timeout", float), ("tick-time", int), ("sync-limit", int)):
+        parser.add_argument(f"--{name}", type=kind, help="see Settings")
     parser.add_argument("--upgrade", metavar="JARS", help="of a release for each server in turn")
     parser.add_argument("--earlier", action="store_true", help="half are of the release before")
     parser.add_argument("--folder", type=Path, help="for the histories; by default a new one")

@@ -35,11 +35,6 @@ def callers(others: set[threading.Thread]) -> Iterator[CallbackExecutor]:
     wait_for(lambda: crew() <= others, SOON, "its threads have ended")
 
 
-@pytest.fixture
-def no_more_threads(callers: CallbackExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
-
-
 def test_calls_given_together_are_in_order(callers: CallbackExecutor) -> None:
     ran: list[int] = []
     done = threading.Event()
@@ -58,9 +53,7 @@ def test_one_that_hangs_keeps_no_other_waiting(callers: CallbackExecutor) -> Non
     go.set()
 
 
-def test_callbacks_do_not_see_the_variables_of_who_was_the_first(
-    others: set[threading.Thread],
-) -> None:
+def test_callbacks_do_not_see_the_variables_of_who_was_the_first() -> None:
     seen: list[str | None] = []
     done = threading.Event()
     variable = ContextVar[str | None]("variable", default=None)
@@ -94,8 +87,10 @@ def test_a_burst_starts_no_thread_for_each(
 
 
 @pytest.mark.hazard("H27")
-@pytest.mark.usefixtures("no_more_threads")
-def test_all_are_called_where_no_thread_can_be_started(callers: CallbackExecutor) -> None:
+def test_all_are_called_where_no_thread_can_be_started(
+    callers: CallbackExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
     go = threading.Event()
     told = threading.Semaphore(0)
     callers.run([lambda: go.wait(SOON)])  # hangs
@@ -106,13 +101,7 @@ def test_all_are_called_where_no_thread_can_be_started(callers: CallbackExecutor
     go.set()
 
 
-@pytest.mark.usefixtures("no_more_threads")
-def test_that_none_can_be_started_is_known_beforehand() -> None:
-    with pytest.raises(RuntimeError, match="new thread"):
-        CallbackExecutor().start()
-
-
-def test_what_is_called_although_there_were_no_threads_waits_for_one(
+def test_that_none_can_be_started_is_known_beforehand_and_what_is_called_waits_for_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     callers = CallbackExecutor()
@@ -120,6 +109,8 @@ def test_what_is_called_although_there_were_no_threads_waits_for_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            CallbackExecutor().start()
         callers.run([done.set])
     assert "no thread can be started" in caplog.text
     callers.run([])

@@ -23,24 +23,16 @@ def in_child(look: Callable[[], bool]) -> bool:
     return {0: False, 1: True}[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
 
 
-@pytest.fixture(params=["its own", "that of its parent"])
-def _pid_of_a_child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pid", ["its own", "that of its parent"])
+def test_a_child_is_another_process_and_a_handler_knows_it(
+    pid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first process of a PID namespace forks into another: its child is the first, too."""
-    if request.param == "that of its parent":
+    if pid == "that of its parent":
         monkeypatch.setattr(os, "getpid", lambda: 1)
-
-
-@pytest.mark.usefixtures("_pid_of_a_child")
-def test_a_child_is_another_process() -> None:
-    here = this_process()
-    assert in_child(lambda: this_process() != here)
+    handler, here = Handler(), this_process()
+    assert in_child(lambda: handler.forked and this_process() != here)
     assert this_process() == here
-
-
-@pytest.mark.usefixtures("_pid_of_a_child")
-def test_a_handler_knows_that_it_was_forked() -> None:
-    handler = Handler()
-    assert in_child(lambda: handler.forked)
     assert not handler.forked
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -13,23 +14,18 @@ from zklock.testing import wait_for
 SOON = 60.0
 
 
-def test_jobs_run_in_order_on_one_thread() -> None:
-    ran: list[tuple[int, int]] = []
-    done = threading.Event()
-    worker = TimedThread("zklock-test", lambda: None)
-    for number in range(100):
-        worker.later(lambda number=number: ran.append((number, threading.get_ident())))  # type: ignore[misc]
-    worker.later(done.set)
-    assert done.wait(SOON)
-    assert [number for number, _ in ran] == list(range(100))
-
-
-def test_a_job_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_run_in_order_and_one_that_fails_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ran: list[int] = []
     done = threading.Event()
     worker = TimedThread("zklock-test", lambda: None)
     worker.later(lambda: 1 / 0)
+    for number in range(100):
+        worker.later(partial(ran.append, number))
     worker.later(done.set)
     assert done.wait(SOON)
+    assert ran == list(range(100))
     assert "ZeroDivisionError" in caplog.text
 
 
