@@ -1,7 +1,6 @@
 """Both fronts in one shape: what the threaded one looks like, so that one suite can hold both.
 
-``FRONTS`` are the fronts; each has the public classes as attributes. A new kind of lock needs a
-line in ``KINDS``: its class for threads, its class for asyncio, and what makes it exclusive.
+``FRONTS`` are the fronts; each has the public classes as attributes.
 
 ``script(body)`` of a front makes a function (a coroutine function) of a generator: whenever that
 yields an event, or a number of seconds, the function waits. Of anything else, such as what a method
@@ -19,7 +18,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -33,35 +31,10 @@ Steps = Generator[Any, None, None]
 Script = Callable[..., Steps]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of lock, for threads and for asyncio."""
-
-    name: str
-    threads: Callable[..., Any]
-    asyncio: Callable[..., Any]
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-
-KINDS = [
-    Kind("Lock", zklock.Lock, aio.Lock),
-    Kind("Lock with marks", zklock.Lock, aio.Lock, {"track_abandoned": True}),
-    Kind("RLock", zklock.RLock, aio.RLock),
-    Kind("WriteLock", zklock.WriteLock, aio.WriteLock),
-]
-
-KEPT = Kind("kept Lock", zklock.Lock, aio.Lock, {"keep": 0.05})
-"""It stays with its client for a moment, and waits there without a znode for each who waits."""
-
-
 class Threads:
     """The threaded front, as it is."""
 
     name = "threads"
-
-    def lock(self, kind: Kind, client: Any, path: str, **options: Any) -> Any:
-        """Return a lock."""
-        return kind.threads(client, path, **kind.arguments, **options)
 
     def pool(self, client: Any, path: str, **options: Any) -> Any:
         """Return a worker of a pool."""
@@ -104,10 +77,6 @@ class Loop:
         self.all_seats: list[Seat] = []
         self.thread = threading.Thread(target=self._run, name="contract-test-loop", daemon=True)
         self.thread.start()
-
-    def lock(self, kind: Kind, client: Any, path: str, **options: Any) -> AioLock:
-        """Return a lock."""
-        return AioLock(self, kind.asyncio(client, path, **kind.arguments, **options))
 
     def pool(self, client: Any, path: str, **options: Any) -> AioPool:
         """Return a worker of a pool."""

@@ -1026,15 +1026,6 @@ class TestAbandoned:
             with each as clean:
                 assert clean.abandoned is False
 
-    def test_the_delay_ends_with_the_deadline(self, mine: Place, theirs: Place) -> None:
-        end_without_release(mine, theirs)
-        rival = theirs.Lock(lock_delay=60.0)
-        assert rival.acquire(timeout=0.2) is None
-        assert rival.acquire(blocking=False) is None
-        theirs.gone()
-        with theirs.Lock(track_abandoned=True) as grant:
-            assert grant.abandoned is True  # as before
-
     @pytest.mark.parametrize("patience", [0, 0.2])
     def test_the_delay_ends_for_those_who_do_not_wait_so_long(
         self, mine: Place, theirs: Place, patience: float

@@ -113,17 +113,16 @@ class TestAlone:
         with pytest.raises(zklock.ClientClosed):
             mine().acquire()
 
-    def test_another_name_is_another_contender(self, mine: Keeping) -> None:
+    def test_another_name_is_another_contender_as_is_a_lock_that_is_not_kept(
+        self, mine: Keeping
+    ) -> None:
         """By default it is the process that has a kept lock. Names in ZooKeeper are true."""
-        mine.idle()
+        token = mine.idle()
         assert mine().holder().identity.rpartition(":")[2].isdigit()
         with mine(identity="host-7") as grant:
             assert (grant.kept, mine().holder().identity) == (False, "host-7")
-
-    def test_a_lock_that_is_not_kept_is_another_contender(self, mine: Keeping) -> None:
-        token = mine.idle()
-        with mine(keep=None) as grant:
-            assert (grant.kept, grant.token > token) == (False, True)
+        with mine(keep=None) as other:
+            assert (other.kept, other.token > grant.token > token) == (False, True)
         mine.gone()
 
     def test_a_reentrant_lock(self, mine: Keeping) -> None:
