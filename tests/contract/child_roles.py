@@ -68,6 +68,25 @@ def queue(hosts: str, path: str, ledger: str, threads: int) -> None:
     say("done")
 
 
+def numbered(hosts: str, paths: list[str], ledger: str, count: int) -> None:
+    """Write a line for each grant, while it is held: path, epoch, sequence. Nobody else holds."""
+    client = zklock.connect(hosts, timeout=10.0)
+    say("ready")
+    hear()
+    with Path(ledger).open("a", buffering=1) as lines:
+        for path in paths:
+            lock = zklock.Lock(client, path, timeout=3 * SOON)
+            occupied = Path(ledger + path.replace("/", "-"))
+            for _ in range(count):
+                with lock as grant:
+                    occupied.touch(exist_ok=False)
+                    grant.check()
+                    lines.write(f"{path} {grant.token.epoch} {grant.token.sequence}\n")
+                    occupied.unlink()
+    client.stop()
+    say("done")
+
+
 def paused(hosts: str, path: str, timeout: float, rounds: int) -> None:
     """Hold, be stopped and continued from outside, and tell of the first look after it."""
     client = zklock.connect(hosts, timeout=timeout)
@@ -473,6 +492,7 @@ def pools_threads() -> list[str]:
 
 PARTS: dict[str, Callable[..., None]] = {
     "queue": queue,
+    "numbered": numbered,
     "paused": paused,
     "forked": forked,
     "working_forked": working_forked,

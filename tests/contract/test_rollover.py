@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,8 @@ import zklock
 from tests.contract.support import (
     EXHAUSTED_AT,
     RENEW_AT,
-    ROOT,
     SOON,
+    Child,
     children,
     kazoo_client,
     queued,
@@ -83,24 +80,18 @@ def test_acquisitions_across_the_limit(worn_server: ZooKeeperServer, tmp_path: P
     ledger = tmp_path / "ledger"
     with kazoo_client(worn_server.hosts) as onlooker, ExitStack() as stack:
         epochs = {path: onlooker.exists(path).czxid for path in paths}
-        command = [sys.executable, "-m", "tests.contract.rollover", worn_server.hosts]
-        command += [str(ledger), str(EACH), *paths]
-        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        given = {"paths": paths, "ledger": str(ledger), "count": EACH}
         processes = [
-            stack.enter_context(subprocess.Popen(command, cwd=ROOT, text=True, **pipes))
+            stack.enter_context(Child("numbered", hosts=worn_server.hosts, **given))
             for _ in range(PROCESSES)
         ]
         for process in processes:
-            stack.callback(process.kill)
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
+            assert process.hears() == "ready"
         for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            process.tell("go")
         for process in processes:
-            _, errors = process.communicate(timeout=6 * SOON)
-            assert (process.returncode, errors) == (0, "")
+            assert process.hears() == "done"
+            assert process.process.wait(SOON) == 0
         left = {path: children(onlooker, path) for path in paths}
         renewed = onlooker.exists("/renewed")
     assert left == {path: [] for path in paths}
@@ -122,9 +113,6 @@ def test_acquisitions_across_the_limit(worn_server: ZooKeeperServer, tmp_path: P
             assert renewed is None  # it went with the last release
         else:
             assert renewed.czxid == tokens[-1].epoch > epochs[path]  # with an earlier one
-        for epoch, group in groupby(tokens, lambda token: token.epoch):
-            numbers = [token.sequence for token in group]
-            print(f"{path} epoch {epoch:#x}: {len(numbers)} grants, {numbers[0]} … {numbers[-1]}")
 
 
 def test_a_parent_that_cannot_be_renewed(worn_server: ZooKeeperServer) -> None:

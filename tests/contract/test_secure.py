@@ -129,13 +129,17 @@ def connect(front: str, hosts: str, *, lock: str = "", **options: Any) -> None:
             client.delete(lock)
 
 
+@pytest.fixture
+def safe(secured: ZooKeeperServer, secure: dict[str, Any], zklock_connect: Connect) -> Connect:
+    """Return ``safe(hosts=…, **options)``: a client of that server, that is safe."""
+    return lambda hosts=secured.hosts, **options: zklock_connect(hosts, **secure, **options)
+
+
 class TestSecure:
-    def test_queueing(
-        self, secured: ZooKeeperServer, secure: dict[str, Any], zklock_connect: Connect, path: str
-    ) -> None:
-        one, two = (zklock_connect(secured.hosts, timeout=4.0, **secure) for _ in range(2))
+    def test_queueing(self, safe: Connect, path: str) -> None:
+        one, two = (safe(timeout=4.0) for _ in range(2))
         assert one.handler.session_timeout == 4.0
-        assert zklock_connect(secured.hosts, timeout=3.0, **secure).handler.session_timeout == 3.0
+        assert safe(timeout=3.0).handler.session_timeout == 3.0
         first, second = zklock.Lock(one, path), zklock.Lock(two, path)
         for _ in range(20):
             with first as grant:
@@ -149,10 +153,8 @@ class TestSecure:
         waiting.result(SOON).release()
         assert children(one, path) == []
 
-    def test_large_frames(
-        self, secured: ZooKeeperServer, secure: dict[str, Any], zklock_connect: Connect, path: str
-    ) -> None:
-        client = zklock_connect(secured.hosts, **secure)
+    def test_large_frames(self, safe: Connect, path: str) -> None:
+        client = safe()
         data = bytes(range(256)) * 3900
         losses = Losses()
         with zklock.Lock(client, path, on_lost=losses) as grant:
@@ -166,25 +168,20 @@ class TestSecure:
 
     @ONE_IS_ENOUGH
     def test_a_dropped_connection_is_made_again(
-        self, secured: ZooKeeperServer, secure: dict[str, Any], zklock_connect: Connect, path: str
+        self, secured: ZooKeeperServer, safe: Connect, path: str
     ) -> None:
-        with ExitStack() as stack:
-            proxies = [stack.enter_context(FaultProxy(secured)) for _ in range(2)]
-            client = zklock_connect(
-                ",".join(proxy.hosts for proxy in proxies),
-                timeout=30.0,
-                randomize_hosts=False,
-                **secure,
-            )
+        with FaultProxy(secured) as first, FaultProxy(secured) as second:
+            hosts = f"{first.hosts},{second.hosts}"
+            client = safe(hosts, timeout=30.0, randomize_hosts=False)
             losses = Losses()
             lock = zklock.Lock(client, path, on_lost=losses)
             grant = granted(lock)
-            proxies[0].blackhole()
+            first.blackhole()
             # A heartbeat went unanswered for a third of the timeout.
-            proxies[1].wait_until(lambda: bool(proxies[1].connections), SOON)
+            second.wait_until(lambda: bool(second.connections), SOON)
             grant.verify(SOON)
             assert grant.held
-            proxies[0].restore()
+            first.restore()
             client.handler.drop()
             grant.verify(SOON)
             assert not losses.losses
@@ -194,16 +191,16 @@ class TestSecure:
 
     @ONE_OF_EACH
     def test_a_loss_is_told_in_time(
-        self, secured: ZooKeeperServer, secure: dict[str, Any], zklock_connect: Connect, path: str
+        self, secured: ZooKeeperServer, safe: Connect, path: str
     ) -> None:
         with FaultProxy(secured) as proxy:
             losses = Losses()
-            client = zklock_connect(proxy.hosts, timeout=4.0, **secure)
+            client = safe(proxy.hosts, timeout=4.0)
             lock = zklock.Lock(client, path, on_lost=losses)
             grant = granted(lock)
-            other = zklock.Lock(zklock_connect(secured.hosts, **secure), path)
+            other = safe()
             proxy.blackhole()
-            with other:
+            with zklock.Lock(other, path):
                 assert not grant.held
                 assert losses.one().reason is zklock.LossReason.LEASE_LAPSED
             proxy.restore()
@@ -376,9 +373,9 @@ class TestRefused:
         "secure", ["mutual TLS", "SASL", "SASL over TLS", "digest"], indirect=True
     )
     def test_somebody_else(
-        self, secured: ZooKeeperServer, secure: dict[str, Any], zklock_connect: Connect, path: str
+        self, secured: ZooKeeperServer, safe: Connect, zklock_connect: Connect, path: str
     ) -> None:
-        client = zklock_connect(secured.hosts, **secure)
+        client = safe()
         with zklock.Lock(client, f"{path}/private"):
             pass
         lock = zklock.Lock(zklock_connect(secured.hosts), f"{path}/private")
