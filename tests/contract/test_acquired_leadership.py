@@ -190,20 +190,24 @@ class TestEndingIt:
         gone(other, zklock_path)
 
     def test_handing_over(self, front: Any, other: Any, zklock_path: str) -> None:
+        """Nothing is left to release. A leader that is told by ``should_stop`` does, as always."""
         first, second, third = (latch(front, other, zklock_path, name) for name in "abc")
-        leadership = acquired(first)
-        with pytest.raises(zklock.NoSuchMember, match="'c'"):
-            first.transfer("c")
-        assert leadership.held
-        assert not leadership.should_stop.is_set()
-        behind = []
-        for count, each in enumerate((second, third), 2):
-            behind.append(run(acquired, each))
-            queued(other, zklock_path, count)
-        chosen = first.transfer("c", timeout=SOON)
-        assert chosen.identity == "c"
-        wait_for(leadership.should_stop.is_set, SOON)
+        with first.attempt(timeout=SOON) as leadership:
+            with pytest.raises(zklock.NoSuchMember, match="'c'"):
+                first.transfer("c")
+            assert leadership.held
+            assert not leadership.should_stop.is_set()
+            behind = []
+            for count, each in enumerate((second, third), 2):
+                behind.append(run(acquired, each))
+                queued(other, zklock_path, count)
+            chosen = first.transfer("c", timeout=SOON)
+            assert chosen.identity == "c"
+            wait_for(leadership.should_stop.is_set, SOON)
+            leadership.release()
         assert leadership.released
+        with pytest.raises(zklock.NotHeld):
+            leadership.check()
         later = behind[1].result(SOON)
         assert later.token == chosen.token
         assert not behind[0].done()
@@ -212,23 +216,6 @@ class TestEndingIt:
         behind[0].result(SOON).release()
         with pytest.raises(zklock.NotHeld):
             first.transfer("b")
-        gone(other, zklock_path)
-
-    def test_what_is_handed_over_is_not_left_to_release(
-        self, front: Any, other: Any, zklock_path: str
-    ) -> None:
-        """A leader that is told by ``should_stop`` releases, as always."""
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
-        with first.attempt(timeout=SOON) as leadership:
-            later = run(acquired, second)
-            queued(other, zklock_path, 2)
-            assert first.transfer("b", timeout=SOON).identity == "b"
-            wait_for(leadership.should_stop.is_set, SOON)
-            leadership.release()
-        assert leadership.released
-        with pytest.raises(zklock.NotHeld):
-            leadership.check()
-        later.result(SOON).release()
         gone(other, zklock_path)
 
     def test_who_is_told_of_a_transfer_may_be_quick(self, other: Any, zklock_path: str) -> None:

@@ -420,13 +420,6 @@ class TestResigning:
         other.leads()
         other.stop()
 
-    def test_the_holder_can_be_asked_for_it(self, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a", "b") as (a, b):
-            a.leads()
-            asked = zklock.Lock(client, zklock_path).request_release()
-            assert [one.identity for one in asked] == ["a"]
-            b.leads()
-
 
 class TestTransferring:
     def test_to_a_member_far_behind(self, client: Any, zklock_path: str) -> None:
