@@ -206,9 +206,8 @@ def test_a_lost_race_is_repeated(stores: Stores) -> None:
     assert read(store) == b"3"
 
 
-@pytest.mark.parametrize("kind", ["postgresql-asyncpg"])
-def test_autocommit(kind: str, stores: Stores) -> None:
-    store = fresh(stores, kind, AsyncSql)
+def test_autocommit(stores: Stores) -> None:
+    store = fresh(stores, "postgresql-asyncpg", AsyncSql)
 
     async def play() -> None:
         async with guarded(store, isolation_level="AUTOCOMMIT") as (engine, guard):
@@ -227,32 +226,20 @@ def test_autocommit(kind: str, stores: Stores) -> None:
     played(play)
 
 
-def test_without_a_table_or_a_mark_everything_is_refused(store: AsyncSql) -> None:
+def test_what_was_not_made_is_refused(store: AsyncSql) -> None:
     async def play() -> None:
         async with guarded(store) as (engine, _):
-            for guard, text in (
-                (SqlGuard(engine.connect, "r", table="no_such"), "no table no_such"),
-                (SqlGuard(engine.connect, "never made"), "no mark"),
-            ):
-                with pytest.raises(GuardUnusable, match=text):
-                    await guard.claim(A)
-                with pytest.raises(GuardUnusable, match=text):
-                    await guard.highest()
-
-    played(play)
-
-
-def test_the_mark_is_made_in_the_transaction_that_makes_the_resource(store: AsyncSql) -> None:
-    async def play() -> None:
-        async with guarded(store) as (engine, _):
+            nowhere = SqlGuard(engine.connect, "r", table="no_such")
+            for call in (lambda: nowhere.claim(A), nowhere.highest):
+                with pytest.raises(GuardUnusable, match="no table no_such"):
+                    await call()
             guard = SqlGuard(engine.connect, f"{store.resource} made later")
             for end in ("rollback", "commit"):
+                with pytest.raises(GuardUnusable, match="no mark"):
+                    await guard.claim(A)
                 async with engine.connect() as connection:
                     await guard.create(connection)
                     await getattr(connection, end)()
-                if end == "rollback":
-                    with pytest.raises(GuardUnusable):
-                        await guard.highest()
             assert await guard.highest() is None
 
     played(play)
