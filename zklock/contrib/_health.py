@@ -168,17 +168,6 @@ class BackgroundBase(Generic[Work]):
                 extra=log_fields(path=self._path, identity=report.identity),
             )
 
-    @contextlib.contextmanager
-    def _led_by(
-        self, report: Reporter, leadership: zklock.Leadership | aio.Leadership
-    ) -> Iterator[None]:
-        """Note who does the work, for as long as it runs."""
-        report.leadership = leadership
-        try:
-            yield
-        finally:
-            report.leadership = None
-
     def _waits_for_zookeeper(self, error: Exception) -> None:
         """Say it, once."""
         if not self._waits:

@@ -128,5 +128,9 @@ class Background(BackgroundBase[Callable[[aio.Leadership], Awaitable[object]]]):
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _lead(self, leadership: aio.Leadership) -> None:
-        with self._led_by(self._report, leadership):
+        report = self._report
+        report.leadership = leadership
+        try:
             await self._work(leadership)
+        finally:
+            report.leadership = None

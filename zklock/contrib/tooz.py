@@ -31,6 +31,8 @@ Result = TypeVar("Result")
 _RELEASE_SECONDS = 1.0
 """For how long a release asks whether the lock was still held."""
 
+_name = partial(utils.to_binary, encoding="utf-8")
+
 _TRUE = {"1", "t", "true", "on", "y", "yes"}
 
 
@@ -194,7 +196,7 @@ class ZkLockDriver(
     )
 
     def __init__(self, member_id: bytes, parsed_url: Any, options: dict[str, Any]) -> None:
-        super().__init__(utils.to_binary(member_id, "utf-8"), parsed_url, options)
+        super().__init__(_name(member_id), parsed_url, options)
         chosen = self._options
         self._identity = _quoted(self._member_id)
         self._timeout = float(chosen.get("timeout", 10))
@@ -505,10 +507,6 @@ def _kazoo_options(parsed_url: Any, options: dict[str, Any]) -> dict[str, Any]:
         chosen["auth_data"] = [("digest", f"{user}:{password}")]
         chosen["default_acl"] = (make_digest_acl(user, password, all=True),)
     return chosen
-
-
-def _name(name: bytes | str) -> bytes:
-    return name.encode("utf-8") if isinstance(name, str) else name
 
 
 def _quoted(name: bytes | str) -> str:

@@ -124,5 +124,8 @@ class Background(BackgroundBase[Callable[[zklock.Leadership], object]]):
         return None
 
     def _lead(self, report: Reporter, leadership: zklock.Leadership) -> object:
-        with self._led_by(report, leadership):
+        report.leadership = leadership
+        try:
             return self._work(leadership)  # the election refuses a coroutine
+        finally:
+            report.leadership = None
