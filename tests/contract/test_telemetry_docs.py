@@ -18,8 +18,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.support import ROOT, kazoo_client, program
-from zklock.cli.view.live import Look
-from zklock.cli.view.metrics import metrics
+from zklock.cli.exporter import metrics
+from zklock.cli.view.model import Look
 
 FOLDER = ROOT / "docs" / "telemetry"
 RULES = FOLDER / "rules.yml"

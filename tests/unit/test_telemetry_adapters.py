@@ -27,8 +27,6 @@ from zklock import LossReason
 from zklock._ground.clock import clock
 from zklock._telemetry import subscriptions as hub
 from zklock._telemetry.subscriptions import emit
-from zklock.cli.view.live import Look
-from zklock.cli.view.metrics import metrics
 from zklock.telemetry import (
     Disconnected,
     Event,
@@ -267,16 +265,6 @@ class TestPrometheus:
             "direction",
             "le",
         }
-
-    def test_names_differ_from_those_of_the_exporter(
-        self, made: LockMetrics, registry: CollectorRegistry
-    ) -> None:
-        mine = {family.name for family in registry.collect()}
-        theirs = {metric.name for metric in metrics(Look())}
-        assert mine
-        assert theirs
-        assert all(name.startswith("zklock_client_") for name in mine)
-        assert not any(name.startswith("zklock_client_") for name in theirs)
 
     @pytest.mark.parametrize("make", [LockMetrics, LockInstrumentor])
     def test_a_label_is_made_by_a_function(self, make: Any) -> None:

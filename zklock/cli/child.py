@@ -12,7 +12,6 @@ import fcntl
 import linecache
 import math
 import os
-import queue
 import select
 import signal
 import socket
@@ -23,7 +22,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
 import zklock
 from zklock._ground.clock import clock
@@ -43,21 +43,14 @@ Happening: TypeAlias = "int | Message | Loss"
 _T = TypeVar("_T")
 
 
-class Happenings(Generic[_T]):
-    """The events to handle, in order. ``put`` may be called in a signal handler."""
+def next_of(events: SimpleQueue[_T]) -> _T | None:
+    """Return the next event; ``None`` if none comes for a moment.
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_T] = queue.SimpleQueue()
-        self.put = self._queue.put
-
-    def next(self) -> _T | None:
-        """Return the next event; ``None`` if none comes for a moment.
-
-        A signal that arrives just before a wait begins does not end the wait: so it is short.
-        """
-        with contextlib.suppress(queue.Empty):
-            return self._queue.get(timeout=_TURN_SECONDS)
-        return None
+    A signal that arrives just before a wait begins does not end the wait: so it is short.
+    """
+    with contextlib.suppress(Empty):
+        return events.get(timeout=_TURN_SECONDS)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ class Child:
     nothing runs. ``close()`` it in the end: this ends whatever still runs.
     """
 
-    def __init__(self, happened: Happenings[Happening]) -> None:
+    def __init__(self, happened: SimpleQueue[Happening]) -> None:
         self._happened = happened
         # These children are not the command's: a shell that became this process by exec had started
         # them, or an earlier command of an election has left them.
@@ -105,7 +98,7 @@ class Child:
             raise
         self._wire = supervisor.Wire(self._socket.fileno())
         self._watcher: threading.Thread | None = None
-        self._born: queue.SimpleQueue[int | OSError | None] = queue.SimpleQueue()
+        self._born: SimpleQueue[int | OSError | None] = SimpleQueue()
         self._act_at = math.inf
         self._begun = False
         self._left = False

@@ -28,13 +28,7 @@ _T = TypeVar("_T")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ``-v``, and the settings of the connection."""
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="log what the libraries do, on standard error",
-    )
+    settings.add_verbose(parser, default=argparse.SUPPRESS)
     settings.add_options(parser)
     parser.set_defaults(settle=settings.settle)
 

@@ -18,11 +18,11 @@ from kazoo.hosts import collect_hosts
 import zklock
 from zklock._ground.addresses import server_name
 from zklock.cli import connection, settings
-from zklock.cli.view import checkup, draw, servers, waits
-from zklock.cli.view.asking import answer
-from zklock.cli.view.live import confirmed
-from zklock.cli.view.model import Picture
-from zklock.cli.view.reader import Reader
+from zklock.cli.graph import remedy
+from zklock.cli.view import checkup, servers
+from zklock.cli.view.live import look
+from zklock.cli.view.model import Look
+from zklock.cli.view.reader import Reader, answer
 from zklock.cli.view.text import draws, json_of, plain
 
 DESCRIPTION = """\
@@ -62,12 +62,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examined:
     root, reader = options.root, Reader(client, options.root)
-    hosts = settings.options_for(options)
     chroot_exists = not client.chroot or _exists(client, "/")
-    picture, graph = Picture(), waits.Graph([])
-    if chroot_exists:
-        picture = reader.read()
-        graph = confirmed(waits.graph(picture.locks), reader)
+    seen = look(reader, reader.read()) if chroot_exists else Look()
     tls = connection.tls_context(options)
     told = _told(client.hosts, options, tls)
     serving = [
@@ -93,9 +89,8 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         rights=servers.rights(client, nearest) if chroot_exists else None,
         own=servers.own_rights(client, nearest) if chroot_exists else None,
         exists=chroot_exists and nearest == root,
-        picture=picture,
-        graph=graph,
-        remedies=[draw.remedy(deadlock, hosts) for deadlock in graph.deadlocks],
+        seen=seen,
+        remedies=[remedy(deadlock, settings.options_for(options)) for deadlock in seen.deadlocks],
         facts=reader.facts,
         versions=f"zklock {zklock.__version__}, kazoo {version('kazoo')}, "
         f"Python {platform.python_version()}",

@@ -6,18 +6,13 @@ import argparse
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 
 import zklock
 from zklock._election.options import pause_after
 from zklock.cli import connection, supervisor
-from zklock.cli.child import Child, Happenings
-from zklock.cli.runner import (
-    Runner,
-    add_command_options,
-    check_not_inside,
-    command_of,
-    say_cuts,
-)
+from zklock.cli.child import Child
+from zklock.cli.runner import Runner, add_command_options, check_not_inside, command_of
 from zklock.cli.saying import say
 from zklock.cli.settings import HELD_VARIABLE, HOSTS, PATH_VARIABLE, TOKEN_VARIABLE, utf8
 from zklock.cli.status import Status
@@ -70,7 +65,7 @@ class _Elect(Runner):
         """Connect; stand and run the command until it has ended for good."""
         options = self.options
         with connection.connected(options) as self.client:
-            say_cuts("elect", options, self.client)
+            self.say_cuts()
             election = self.contender = zklock.LeaderElection(
                 self.client, options.path, identity=self.identity, payload=options.payload
             )
@@ -92,7 +87,7 @@ class _Elect(Runner):
         leadership = election.acquire()
         assert leadership is not None  # it has no time limit
         supervisor.reap(lambda *_: None, spare=self._foreign)  # what an earlier command has left
-        self.happened = Happenings()
+        self.happened = SimpleQueue()
         child = Child(self.happened)
         try:
             outcome = self.run_while(leadership, child, leadership.should_stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from zklock._ground.addresses import server_name
@@ -11,7 +11,8 @@ from zklock.cli import connection
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
-from zklock.cli.view.live import Look, looks
+from zklock.cli.view.live import looks
+from zklock.cli.view.model import Look, QueuePlace
 from zklock.cli.view.reader import Reader
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ class _Collector:
         self.look = Look()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        from zklock.cli.view.metrics import metrics  # noqa: PLC0415 - an extra
-
         return metrics(self.look)
 
 
@@ -89,3 +88,62 @@ def _address(text: str) -> tuple[str, int]:
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text}: not HOST:PORT") from None
     return host.strip("[]") or "0.0.0.0", number
+
+
+def metrics(look: Look) -> Iterator[GaugeMetricFamily]:
+    """Yield what an exporter serves.
+
+    Without a connection nothing but that is told: old numbers would look like new ones.
+    """
+    up = "Whether ZooKeeper is connected: then the other metrics are present and up to date."
+    yield _gauge("zklock_up", up, (), [((), look.connected)])
+    if not look.connected:
+        return
+    locks, pools = look.locks, look.pools
+    for name, text, numbers in (
+        ("zklock_holders", "How many hold.", [len(it.holders) for it in locks]),
+        ("zklock_waiting", "How many wait.", [len(it.waiting) for it in locks]),
+        (
+            "zklock_oldest_holder_age_seconds",
+            "Seconds since the oldest holder queued; by the clocks of the server and the exporter.",
+            [_oldest(it.holders) for it in locks],
+        ),
+        (
+            "zklock_longest_wait_seconds",
+            "Seconds since the first waiter queued, 0 if nobody waits; by the same clocks.",
+            [_oldest(it.waiting) for it in locks],
+        ),
+    ):
+        of = [(it.path, it.what.value) for it in locks]
+        yield _gauge(name, text, ("path", "kind"), zip(of, numbers, strict=True))
+    sessions = {place.contender.session_id for it in locks for place in it.places} - {0, None}
+    yield _gauge("zklock_sessions", "Sessions that hold or wait.", (), [((), len(sessions))])
+    certain = sum(one.certain for one in look.deadlocks)
+    found = [(("certain",), certain), (("possible",), len(look.deadlocks) - certain)]
+    yield _gauge("zklock_deadlocks", "Deadlocks; see zklock graph.", ("certainty",), found)
+    for name, text, numbers in (
+        ("zklock_pool_shards", "How many shards a pool has.", [it.shards for it in pools]),
+        ("zklock_pool_workers", "How many workers a pool has.", [len(it.workers) for it in pools]),
+        (
+            "zklock_pool_shards_without_owner",
+            "Shards that no worker says it owns.",
+            [it.orphans for it in pools],
+        ),
+    ):
+        yield _gauge(name, text, ("pool",), zip([(it.path,) for it in pools], numbers, strict=True))
+    yield _gauge("zklock_hidden_nodes", "Nodes that ACLs hide.", (), [((), len(look.denied))])
+
+
+def _gauge(
+    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an extra
+
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+def _oldest(places: Sequence[QueuePlace]) -> float:
+    return max((place.age or 0.0 for place in places), default=0.0)

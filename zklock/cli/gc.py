@@ -13,9 +13,8 @@ from zklock.cli import connection
 from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say, say_hidden, say_missing
 from zklock.cli.status import Status
-from zklock.cli.view.asking import answer
 from zklock.cli.view.model import Facts, garbage
-from zklock.cli.view.reader import Reader
+from zklock.cli.view.reader import Reader, answer
 from zklock.cli.view.text import json_of, many, plain
 
 DESCRIPTION = """\

@@ -9,9 +9,9 @@ from typing import Any
 from zklock.cli import connection
 from zklock.cli.saying import say, say_limits, say_missing, say_orphans
 from zklock.cli.status import Status
-from zklock.cli.view.columns import Table
-from zklock.cli.view.model import LockView, Picture, QueuePlace
+from zklock.cli.view.model import LockView, Look, QueuePlace
 from zklock.cli.view.reader import Reader
+from zklock.cli.view.table import Table
 from zklock.cli.view.text import json_of, many, named, plain, short
 
 _COLUMNS = ("path", "kind", "holders", "waiting")
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     return Status.OK
 
 
-def _rows(seen: Picture) -> list[list[str]]:
+def _rows(seen: Look) -> list[list[str]]:
     """Return the rows of the table; the locks of a pool are told by the row of the pool."""
     rows = [
         [

@@ -80,9 +80,7 @@ def frame() -> argparse.ArgumentParser:
         "behind it.",
     )
     parser.add_argument("--version", action="version", version=f"zklock {zklock.__version__}")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="log what the libraries do, on standard error"
-    )
+    settings.add_verbose(parser)
     return parser
 
 

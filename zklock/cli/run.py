@@ -17,13 +17,7 @@ from zklock._recipes import names
 from zklock.cli import connection, settings
 from zklock.cli.child import Child
 from zklock.cli.ending import Ending
-from zklock.cli.runner import (
-    Runner,
-    add_command_options,
-    check_not_inside,
-    command_of,
-    say_cuts,
-)
+from zklock.cli.runner import Runner, add_command_options, check_not_inside, command_of
 from zklock.cli.saying import say
 from zklock.cli.settings import HELD_VARIABLE, PATH_VARIABLE, TOKEN_VARIABLE
 from zklock.cli.status import Status
@@ -123,7 +117,7 @@ class _Run(Runner):
                 threading.Thread(target=self._tell, name="zklock-run-tell", daemon=True).start()
         try:
             with connection.connected(options) as self.client:
-                say_cuts("run", options, self.client)
+                self.say_cuts()
                 grant = self._acquire()
                 self._decided.set()
                 if grant is not None:

@@ -10,9 +10,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import zklock
@@ -21,10 +22,10 @@ from zklock.cli import connection, settings, supervisor
 from zklock.cli.child import (
     Child,
     Happening,
-    Happenings,
     Limits,
     check_proc,
     expect_children,
+    next_of,
 )
 from zklock.cli.ending import Ending, ends_on_signals
 from zklock.cli.saying import say
@@ -80,14 +81,14 @@ class Runner:
         self.client: Any = None
         self.contender: Any = None
         """What waits, once there is one; ``cancel()`` ends the wait."""
-        self.happened: Happenings[Happening] = Happenings()
+        self.happened: SimpleQueue[Happening] = SimpleQueue()
         """What happens to the command."""
         self.asked: int | None = None
         """The signal by which this process was asked to end; ``told`` is set then."""
         self.told = threading.Event()
         self.status: int | None = None
         """The exit status, once the work knows it."""
-        self._signals: Happenings[int | Finished] = Happenings()
+        self._signals: SimpleQueue[int | Finished] = SimpleQueue()
         self._runs = False
         self._begun = False
 
@@ -107,7 +108,7 @@ class Runner:
         threading.Thread(target=self._work, name=f"zklock-{self.NAME}", daemon=True).start()
         leave_at = math.inf
         while True:
-            match self._signals.next():
+            match next_of(self._signals):
                 case Finished(error):
                     # One that was asked to end while it waited has given up: that is no failure.
                     if error is not None and not self._gave_up():
@@ -160,28 +161,104 @@ class Runner:
     ) -> Outcome:
         """Run the command while the grant is held, unless this process was asked to end.
 
-        When ``told`` is set, the command is asked to end.
+        When ``told`` is set, the command is asked to end. On return nothing of it is left that must
+        not be.
         """
-        environ = {
-            **settings.environ_for(self.options, _environ()),
-            PATH_VARIABLE: grant.lock_path,
-            TOKEN_VARIABLE: str(grant.token),
-            HELD_VARIABLE: "1",
-        }
-        term = Term(self.options, self.client, grant, told)
         self._runs = True
         try:
             # Looked at only now: so either the command gets a signal, or this look finds it.
             if self.asked is not None:
                 return Outcome(128 + self.asked, ran=False)
             self._begun = True
-            outcome = run_command(
-                self.command, environ, child, self.happened, term, all_=self.options.all
-            )
+            outcome = self._run(Term(self.options, self.client, grant), child, told)
             self._begun = False
             return outcome
         finally:
             self._runs = False
+
+    def _run(self, term: Term, child: Child, told: threading.Event | None) -> Outcome:
+        grant = term.grant
+        environ = {
+            **settings.environ_for(self.options, _environ()),
+            PATH_VARIABLE: grant.lock_path,
+            TOKEN_VARIABLE: str(grant.token),
+            HELD_VARIABLE: "1",
+        }
+        if (first := term.begin()) is None:
+            return Outcome(Status.LOST, ran=False, ended=True)
+        try:
+            child.begin(self.command, environ, first, term.limits, all_=self.options.all)
+        except OSError as error:
+            say(None, f"{self.command[0]}: {error.strerror}")
+            missing = isinstance(error, FileNotFoundError)
+            return Outcome(Status.NOT_FOUND if missing else Status.NOT_EXECUTABLE, ran=False)
+        leave = False
+        try:
+            grant.add_lost_callback(self.happened.put)
+            ended = self._follow(term, child, told)
+            leave = grant.held and not ended
+        finally:
+            child.reap(leave=leave)
+        if not leave:
+            return Outcome(Status.LOST, ended=True)
+        if child.status is None:
+            raise zklock.ZkLockError(
+                f"{grant.lock_path}: the command was killed because its supervisor was killed: "
+                "run it again"
+            )
+        return Outcome(child.status)
+
+    def _follow(self, term: Term, child: Child, told: threading.Event | None) -> bool:
+        """Pass on what happens until the child has ended; return whether zklock told it to."""
+        ended, grant = False, term.grant
+        while True:
+            match next_of(self.happened):
+                case None if told is not None and told.is_set():
+                    told = None
+                    if grant.held:  # else it hears of the loss
+                        child.signal(signal.SIGTERM)
+                case (supervisor.EXITED, _):
+                    return ended
+                case (supervisor.STOPPED, number):
+                    child.stop_with_it(number, go_on=lambda: grant.held)
+                case int(number):
+                    child.signal(number)
+                case (supervisor.ENDS,):
+                    ended = True
+                    say(
+                        None,
+                        f"{grant.lock_path}: the lock counts as lost: no answer from ZooKeeper, "
+                        f"and the lease of token {grant.token} is ending; stopping the command",
+                    )
+                case zklock.Loss() as loss:
+                    ended = True
+                    if loss.reason is zklock.LossReason.LEASE_LAPSED:
+                        child.kill()
+                    else:  # somebody has taken it: the next may be granted already
+                        child.end(clock() + term.grace)
+                    say(None, str(loss))
+
+    def say_cuts(self) -> None:
+        """Say which of the times that were asked for the servers, or the lease, have cut.
+
+        The log, which ``-v`` shows, says the first.
+        """
+        options, timeout = self.options, self.client.handler.session_timeout
+        other = "session-timeout" in options.given and timeout != options.session_timeout
+        if other and not options.verbose:
+            say(
+                self.NAME,
+                f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the "
+                "servers limit it (minSessionTimeout, maxSessionTimeout)",
+            )
+        longest = _MOST_GRACE_FRACTION * timeout
+        if options.grace is not None and options.grace > longest:
+            say(
+                self.NAME,
+                f"the grace at the end of a lease is {longest:.3g} s, not {options.grace:g} s: it "
+                f"is at most a third of the session timeout of {timeout:g} s; pass "
+                f"--session-timeout {math.ceil(options.grace / _MOST_GRACE_FRACTION):g}",
+            )
 
     @property
     def identity(self) -> str:
@@ -263,29 +340,6 @@ def check_not_inside(path: str, blockers: Callable[[], Sequence[zklock.Contender
         )
 
 
-def say_cuts(command: str, options: argparse.Namespace, client: Any) -> None:
-    """Say which of the times that were asked for the servers, or the lease, have cut.
-
-    The log, which ``-v`` shows, says the first.
-    """
-    timeout: float = client.handler.session_timeout
-    other = "session-timeout" in options.given and timeout != options.session_timeout
-    if other and not options.verbose:
-        say(
-            command,
-            f"the session timeout is {timeout:g} s, not {options.session_timeout:g} s: the "
-            "servers limit it (minSessionTimeout, maxSessionTimeout)",
-        )
-    longest = Term.longest_grace(timeout)
-    if options.grace is not None and options.grace > longest:
-        say(
-            command,
-            f"the grace at the end of a lease is {longest:.3g} s, not {options.grace:g} s: it is "
-            f"at most a third of the session timeout of {timeout:g} s; pass --session-timeout "
-            f"{math.ceil(options.grace / _MOST_GRACE_FRACTION):g}",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a command has ended: its status; whether it was run; whether it was told to end.
@@ -304,20 +358,10 @@ class Outcome:
 
 
 class Term:
-    """How long a command may run: while a grant is held.
+    """How long a command may run: while a grant is held."""
 
-    ``told``: if it is set, the command is asked to end, once.
-    """
-
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        client: Any,
-        grant: zklock.Grant,
-        told: threading.Event | None,
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, client: Any, grant: zklock.Grant) -> None:
         self.grant = grant
-        self.told = told
         self._grace: float | None = options.grace
         self._handler = client.handler
 
@@ -325,11 +369,6 @@ class Term:
     def grace(self) -> float:
         """How many seconds a command has between SIGTERM and SIGKILL; the timeout may shrink."""
         return self._grace or GRACE_FRACTION * self._handler.session_timeout
-
-    @staticmethod
-    def longest_grace(timeout: float) -> float:
-        """Return the longest grace that a lease has room for."""
-        return _MOST_GRACE_FRACTION * timeout
 
     def limits(self) -> Limits | None:
         """Return until when the command may run as things stand; ``None`` if the grant is lost."""
@@ -341,7 +380,7 @@ class Term:
         reserve = min(_MOST_RESERVE_SECONDS, _RESERVE_FRACTION * timeout)
         kill_at = now + left - reserve
         return Limits(
-            term_at=kill_at - min(self.grace, self.longest_grace(timeout)),
+            term_at=kill_at - min(self.grace, _MOST_GRACE_FRACTION * timeout),
             kill_at=kill_at,
             act_at=kill_at + reserve / 2,
             fresh=_RENEWAL_FRACTION * timeout,
@@ -355,42 +394,6 @@ class Term:
                 return now
             time.sleep(now.fresh / 4)
         return None
-
-
-def run_command(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    child: Child,
-    happened: Happenings[Happening],
-    term: Term,
-    *,
-    all_: bool,
-) -> Outcome:
-    """Run the command; return when nothing of it is left that must not be."""
-    first = term.begin()
-    if first is None:
-        return Outcome(Status.LOST, ran=False, ended=True)
-    try:
-        child.begin(command, environ, first, term.limits, all_=all_)
-    except OSError as error:
-        say(None, f"{command[0]}: {error.strerror}")
-        missing = isinstance(error, FileNotFoundError)
-        return Outcome(Status.NOT_FOUND if missing else Status.NOT_EXECUTABLE, ran=False)
-    leave = False
-    try:
-        term.grant.add_lost_callback(happened.put)
-        ended = _attend(child, happened, term)
-        leave = term.grant.held and not ended
-    finally:
-        child.reap(leave=leave)
-    if not leave:
-        return Outcome(Status.LOST, ended=True)
-    if child.status is None:
-        raise zklock.ZkLockError(
-            f"{term.grant.lock_path}: the command was killed because its supervisor was killed: "
-            "run it again"
-        )
-    return Outcome(child.status)
 
 
 def _environ() -> dict[str, str]:
@@ -407,34 +410,3 @@ def _environ() -> dict[str, str]:
                 if name == _COERCED.encode():
                     found[_COERCED] = os.fsdecode(value)
     return found
-
-
-def _attend(child: Child, happened: Happenings[Happening], term: Term) -> bool:
-    """Pass on what happens until the child has ended; return whether zklock told it to."""
-    ended = False
-    while True:
-        match happened.next():
-            case None if term.told is not None and term.told.is_set():
-                term.told = None
-                if term.grant.held:  # else it hears of the loss
-                    child.signal(signal.SIGTERM)
-            case (supervisor.EXITED, _):
-                return ended
-            case (supervisor.STOPPED, number):
-                child.stop_with_it(number, go_on=lambda: term.grant.held)
-            case int(number):
-                child.signal(number)
-            case (supervisor.ENDS,):
-                ended = True
-                say(
-                    None,
-                    f"{term.grant.lock_path}: the lock counts as lost: no answer from ZooKeeper, "
-                    f"and the lease of token {term.grant.token} is ending; stopping the command",
-                )
-            case zklock.Loss() as loss:
-                ended = True
-                if loss.reason is zklock.LossReason.LEASE_LAPSED:
-                    child.kill()
-                else:  # somebody has taken it: the next may be granted already
-                    child.end(clock() + term.grace)
-                say(None, str(loss))

@@ -16,15 +16,15 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
-from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from zklock.cli.view import table
-from zklock.cli.view.columns import Table, middle
-from zklock.cli.view.live import Look
+from zklock.cli.view.model import Look
+from zklock.cli.view.table import Table, middle
 from zklock.cli.view.text import plain
 
 _ORDERS = list(table.Order)
+_OF_LOCKS = {"quit", "sort", "filter", "all"}
 _STDIN = 0
 _ROOT = 30
 _LOOK_AT_TERMINAL = 1.0
@@ -36,13 +36,13 @@ class _Table(DataTable[Text]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
 
-    def __init__(self, name: str) -> None:
-        super().__init__(id=name, cursor_type="row", zebra_stripes=True)
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=True)
 
-    def show(self, table: Table) -> None:
-        """Show a table, as far as there is room."""
+    def show(self, table: Table, chosen: str | None = None) -> None:
+        """Show a table, as far as there is room; the cursor is on the row that was ``chosen``."""
         table = table.fitted(self.app.size.width - 2)
-        before, at, top = self.chosen(), self.cursor_row, self.scroll_offset.y
+        before, at, top = chosen or self.chosen(), self.cursor_row, self.scroll_offset.y
         # With widths of its own a column is right at once; otherwise lines that were drawn before
         # the widths were measured may stay as they are.
         self.clear(columns=True)
@@ -62,32 +62,6 @@ class _Table(DataTable[Text]):
         if not self.row_count:
             return None
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
-
-
-class _Queue(Screen[None]):
-    """One queue, or the workers of one pool. ``key`` is that of its row."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "Back")]
-
-    def __init__(self, key: str, newest: Callable[[], Look]) -> None:
-        super().__init__()
-        self._key = key
-        self._newest = newest
-
-    def compose(self) -> ComposeResult:
-        yield Static(id="head", markup=False)
-        yield _Table("queue")
-        yield Footer()
-
-    def on_mount(self) -> None:
-        """Show what is known."""
-        self.refresh_rows()
-
-    def refresh_rows(self) -> None:
-        look = self._newest()
-        head, found = table.opened(look, self._key)
-        self.query_one("#head", Static).update(_headed(table.path_of(self._key), head, look))
-        self.query_one(_Table).show(found)
 
 
 class Top(App[None]):
@@ -110,6 +84,7 @@ class Top(App[None]):
         Binding("s", "sort", "Sort"),
         Binding("slash", "filter", "Filter"),
         Binding("escape", "all", "All", show=False),
+        Binding("escape,q", "close", "Back"),
     ]
 
     def __init__(
@@ -127,6 +102,7 @@ class Top(App[None]):
         self._order = order
         self._part = part
         self._look: Look | None = None
+        self._opened: str | None = None  # the key of the row whose queue, or workers, are shown
         self._shown = threading.Event()
         self.failed: Exception | None = None
         self.ended_by: int | None = None
@@ -134,15 +110,15 @@ class Top(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
-        yield _Table("locks")
+        yield _Table()
         yield Input(self._part, placeholder="text in path, kind or holder", id="filter")
         yield Footer()
 
     def on_mount(self) -> None:
         self._home = asyncio.get_running_loop()
-        self.query_one("#locks").focus()
+        self.query_one(_Table).focus()
         self.set_interval(_LOOK_AT_TERMINAL, self._end_without_terminal)
-        self.set_interval(self._interval, self._age)
+        self.set_interval(self._interval, self._draw)
         self._draw()
         # A thread of the screen's own would be waited for at the end, and a look may take long.
         threading.Thread(target=self._follow, name="zklock-top", daemon=True).start()
@@ -186,26 +162,27 @@ class Top(App[None]):
         self._draw()
         self._shown.set()
 
-    def _age(self) -> None:
-        """Draw anew: ages grow where nothing changes."""
-        with contextlib.suppress(NoMatches):  # a screen is being made, or ends
-            self._draw()
-
     def on_resize(self) -> None:
         """Show as much as there is room for now."""
         self._draw()
 
-    def _draw(self) -> None:
-        look = self._look or Look()
-        head = "reading ..." if self._look is None else table.summary(look)
-        head += f"; by {self._order.value}"
-        if self._part:
-            head += f"; with {self._part!r}"
-        main = self.screen_stack[0]
-        main.query_one("#head", Static).update(_headed(self._root, head, look))
-        main.query_one(_Table).show(table.locks(look, self._order, self._part))
-        if isinstance(self.screen, _Queue):
-            self.screen.refresh_rows()
+    def _draw(self, chosen: str | None = None) -> None:
+        """Show what is known; the ages are those of now."""
+        look, path = self._look or Look(), self._root
+        if self._opened is not None:
+            path = table.path_of(self._opened)
+            head, found = table.opened(look, self._opened)
+        else:
+            head = "reading ..." if self._look is None else table.summary(look)
+            head += f"; by {self._order.value}"
+            if self._part:
+                head += f"; with {self._part!r}"
+            found = table.locks(look, self._order, self._part)
+        mark = "" if look.connected else "NOT CONNECTED; last known state: "
+        told = f"{mark}{middle(plain(path), _ROOT)}: {head}"
+        with contextlib.suppress(NoMatches):  # the screen is being made, or ends
+            self.query_one("#head", Static).update(told)
+            self.query_one(_Table).show(found, chosen)
 
     def action_sort(self) -> None:
         self._order = _ORDERS[(_ORDERS.index(self._order) + 1) % len(_ORDERS)]
@@ -221,6 +198,20 @@ class Top(App[None]):
         self.query_one("#filter", Input).value = ""
         self._close_filter()
 
+    def action_close(self) -> None:
+        """Show the locks again."""
+        self._open(None)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Return whether a key does this: some are for the locks, one is for what is opened."""
+        return action != "close" if self._opened is None else action not in _OF_LOCKS
+
+    def _open(self, key: str | None) -> None:
+        before, self._opened = self._opened, key
+        self.query_one(_Table).move_cursor(row=0)
+        self._draw(before)
+        self.refresh_bindings()
+
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while the text is typed."""
         self._part = event.value
@@ -231,17 +222,12 @@ class Top(App[None]):
 
     def _close_filter(self) -> None:
         self.query_one("#filter", Input).remove_class("open")
-        self.query_one("#locks").focus()
+        self.query_one(_Table).focus()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Open the queue of a lock."""
-        if event.data_table.id == "locks" and event.row_key.value is not None:
-            self.push_screen(_Queue(event.row_key.value, lambda: self._look or Look()))
-
-
-def _headed(path: str, head: str, look: Look) -> str:
-    mark = "" if look.connected else "NOT CONNECTED; last known state: "
-    return f"{mark}{middle(plain(path), _ROOT)}: {head}"
+        if self._opened is None:
+            self._open(event.row_key.value)
 
 
 @contextlib.contextmanager

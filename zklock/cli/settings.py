@@ -179,6 +179,11 @@ SWITCHES = tuple(
 """Options without a value that may also stand before the command."""
 
 
+def add_verbose(parser: argparse.ArgumentParser, **more: Any) -> None:
+    text = "log what the libraries do, on standard error"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text, **more)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options; each is ``None`` if it is not given."""
     group = parser.add_argument_group(

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from ssl import SSLContext
+from typing import TypeAlias
 
 from kazoo.client import KazooClient
 
+from zklock._ground.clock import clock
 from zklock.cli import connection
 from zklock.cli.ending import Ended, ends_on_signals
 from zklock.cli.saying import columns, say, say_hidden, say_missing
 from zklock.cli.status import Status
-from zklock.cli.view import table
-from zklock.cli.view.clients import Clients, addressed, sessions_of
+from zklock.cli.view import servers, table
 from zklock.cli.view.live import look, looks
+from zklock.cli.view.model import Look
 from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import json_of
 
 _STOP_SECONDS = 1.0
+_SOON, _LATER, _SILENT = 5.0, 30.0, 60.0
+Host: TypeAlias = tuple[str, int]
 DESCRIPTION = """\
 Show all locks, semaphores, elections and pools at and below a node: the holders, the
 number of waiters, and their times. On a terminal it is a live screen that follows by watches, and
@@ -106,3 +113,66 @@ def _order(text: str) -> str:
 
 def _word(order: table.Order) -> str:
     return order.value.replace(" ", "-")
+
+
+class Clients:
+    """The addresses of clients. Each server knows those of its own connections.
+
+    It is asked at most every 5 s if there are new sessions, else every 30 s, because a client may
+    have gone to another server. One that does not tell is left alone for a minute.
+    """
+
+    def __init__(
+        self, hosts: Sequence[Host], admin_port: int, tls: SSLContext | None = None
+    ) -> None:
+        self.addresses: Mapping[int, str] = {}
+        self._hosts = hosts
+        self._admin_port = admin_port
+        self._tls = tls
+        self._asked = -math.inf
+        self._looked_for: set[int] = set()
+        self._silent: dict[Host, float] = {}
+
+    def ask(self, sessions: Collection[int]) -> bool:
+        """Ask if it is time to; whether other addresses of these sessions are known now."""
+        now = clock()
+        new = not self._looked_for.issuperset(sessions)
+        if now < self._asked + (_SOON if new else _LATER):
+            return False
+        self._asked, self._looked_for = now, set(sessions)
+        told: dict[int, str] = {}
+        for host in self._hosts:
+            if now < self._silent.get(host, -math.inf):
+                continue
+            some = servers.connections(*host, self._admin(host), self._tls)
+            if some is None:
+                self._silent[host] = clock() + _SILENT
+            else:
+                told |= some
+        before = self.addresses
+        self.addresses = {one: told[one] for one in sessions if one in told}
+        return self.addresses != before
+
+    def _admin(self, host: Host) -> Callable[[], servers.Admin]:
+        name, port = host
+        serves = port if self._tls is None else None
+        return lambda: servers.Admin(name, self._admin_port, serves, servers.QUICK)
+
+
+def addressed(seen: Iterator[Look], clients: Clients) -> Iterator[Look]:
+    """Yield each look at once, and again when other addresses are known."""
+    last: Look | None = None
+    shown = Look()
+    for one in seen:
+        if one is not last:
+            last, shown = one, replace(one, addresses=clients.addresses)
+            yield shown
+        if clients.ask(sessions_of(one)):
+            shown = replace(one, addresses=clients.addresses)
+        yield shown
+
+
+def sessions_of(look: Look) -> set[int]:
+    """Return the sessions of all contenders."""
+    places = (place for lock in look.locks for place in lock.places)
+    return {number for place in places if (number := place.contender.session_id)}

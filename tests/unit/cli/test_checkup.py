@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from tests.unit.cli.views import World
 from zklock._recipes import names
-from zklock.cli.view import draw
+from zklock.cli.graph import remedy
 from zklock.cli.view.checkup import (
     Examined,
     Finding,
@@ -22,8 +21,7 @@ from zklock.cli.view.checkup import (
     findings,
     worst,
 )
-from zklock.cli.view.model import Facts, Folder
-from zklock.cli.view.waits import graph
+from zklock.cli.view.model import Folder, Look
 
 VOTERS = [
     Server(f"zk{at}:2181", mode, "3.8.4", ahead=(-1.0, 1.0))
@@ -34,8 +32,7 @@ VOTERS = [
 def examined(world: World | None = None, **changes: Any) -> Examined:
     """Return what a healthy ensemble shows, but for the changes."""
     world = world or World()
-    picture = world.picture()
-    found = graph(picture.locks)
+    seen = world.look()
     healthy = Examined(
         path="/locks",
         asked=10.0,
@@ -50,9 +47,8 @@ def examined(world: World | None = None, **changes: Any) -> Examined:
         rights=Rights("/locks", False, False, True),
         own=Rights("/locks", True, True, True),
         exists=True,
-        picture=picture,
-        graph=found,
-        remedies=[draw.remedy(one) for one in found.deadlocks],
+        seen=seen,
+        remedies=[remedy(one) for one in seen.deadlocks],
         facts=world.facts,
     )
     return replace(healthy, **changes)
@@ -101,20 +97,8 @@ CASES: list[tuple[dict[str, Any], Level, str, str]] = [
      "there is no create permission on /locks"),
     ({"own": Rights("/", False, None, True), "exists": False}, Level.WARNING,
      "acl", "there is no create permission on /"),
-    ({"facts": Facts(denied={"/locks/x"})}, Level.WARNING, "acl", "such as /locks/x"),
+    ({"seen": Look(denied=["/locks/x"])}, Level.WARNING, "acl", "such as /locks/x"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "level", "about", "what"), CASES, ids=lambda value: str(value)[:30]
-)
-def test_what_hurts(changes: dict[str, Any], level: Level, about: str, what: str) -> None:
-    it = examined(**changes)
-    (found,) = (finding for finding in bad(it) if finding.about == about)
-    assert found.level is level
-    assert what in found.what
-    assert found.todo, "each says what to do"
-    assert worst(findings(it)) == level
 
 
 NOTES: list[tuple[dict[str, Any], str, str]] = [
@@ -136,14 +120,6 @@ NOTES: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "about", "what"), NOTES, ids=lambda value: str(value)[:30])
-def test_what_is_good_to_know(changes: dict[str, Any], about: str, what: str) -> None:
-    it = examined(**changes)
-    notes = [finding for finding in findings(it) if finding.level is Level.NOTE]
-    assert [one for one in notes if one.about == about and what in one.what]
-    assert worst(findings(it)) == 0
-
-
 MUTE = [replace(one, ahead=None) for one in VOTERS]
 
 UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
@@ -158,14 +134,24 @@ UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "about", "what"), UNKNOWN, ids=lambda value: str(value)[:30])
-def test_what_could_not_be_learnt_is_said(changes: dict[str, Any], about: str, what: str) -> None:
-    found = findings(examined(**changes))
-    (one,) = (finding for finding in found if finding.level is Level.UNKNOWN)
-    assert (one.about, one.to_json()["level"]) == (about, "unknown")
-    assert what in one.what
-    assert one.todo, "each says how it could be learnt"
-    assert worst(found) == 0
+ALL = [
+    *CASES,
+    *((changes, Level.NOTE, about, what) for changes, about, what in NOTES),
+    *((changes, Level.UNKNOWN, about, what) for changes, about, what in UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("changes", "level", "about", "what"), ALL, ids=lambda it: str(it)[:30])
+def test_what_is_found(changes: dict[str, Any], level: Level, about: str, what: str) -> None:
+    it = examined(**changes)
+    found = findings(it)
+    (one,) = (f for f in found if f.level is level and f.about == about and what in f.what)
+    assert one.to_json()["level"] == level.name.lower()
+    assert one.todo, "each says what to do"
+    assert worst(found) == max(level, 0)
+    assert [each.about for each in bad(it)].count(about) == (level > Level.NOTE)
+    if level is Level.UNKNOWN:
+        assert [each for each in found if each.level is level] == [one]
 
 
 def test_of_a_server_that_stands_alone_there_is_no_sync_limit_to_learn() -> None:
@@ -190,9 +176,8 @@ def test_who_may_take_locks() -> None:
 
 
 def test_nodes_that_seem_to_come_from_the_future() -> None:
-    facts = Facts()
-    facts.times.note(time.time() + 60.5)
-    (one,) = (it for it in findings(examined(servers=MUTE, facts=facts)) if it.about == "clocks")
+    it = examined(servers=MUTE, seen=Look(behind=60.0))
+    (one,) = (found for found in findings(it) if found.about == "clocks")
     assert one.level is Level.NOTE
     assert "60 s behind that of ZooKeeper's leader, or more" in one.what
 

@@ -168,24 +168,30 @@ def test_where_nothing_runs_zookeeper_it_plays_with_the_embedded_server(
     assert any("never for production" in text for text in said)
 
 
-def test_an_address_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--hosts", "127.0.0.1:1"]) == Status.UNAVAILABLE
-    assert "127.0.0.1:1" in capsys.readouterr().err
-
-
-def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    hosts = "127.0.0.1:1/\u202eabc"
-    arguments = ["show", "--hosts", hosts, "--connect-timeout", "0.1", "/x"]
-    assert main(arguments) == Status.UNAVAILABLE
-    assert "127.0.0.1:1/\\u202eabc" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("hosts", [" ", "127.0.0.1:1, "])
-def test_an_address_without_a_name_is_refused(
-    hosts: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("line", "hosts", "status", "said"),
+    [
+        ("demo", "127.0.0.1:1", Status.UNAVAILABLE, "zklock demo: .*127.0.0.1:1"),
+        ("show", "127.0.0.1:1/\u202eabc", Status.UNAVAILABLE, r".*127.0.0.1:1/\\u202eabc"),
+        *[("show", hosts, Status.USAGE, "zklock: hosts: ") for hosts in (" ", "127.0.0.1:1, ")],
+        *[
+            ("show", f"127.0.0.1:{port}", Status.USAGE, f"zklock: hosts: 127.0.0.1:{port}: ")
+            for port in ("99999", "x", "1,")
+        ],
+        (
+            "show",
+            "127.0.0.1:1,a..b",
+            Status.USAGE,
+            "zklock: hosts: 'a..b' cannot be the name of a host",
+        ),
+    ],
+)
+def test_an_address_that_is_of_no_use_is_named(
+    line: str, hosts: str, status: Status, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["show", "--hosts", hosts, "/x"]) == Status.USAGE
-    assert capsys.readouterr().err.startswith("zklock: hosts: ")
+    more = ["--connect-timeout", "0.1", "/x"] if line == "show" else []
+    assert main([line, "--hosts", hosts, *more]) == status
+    assert re.match(said, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -195,17 +201,6 @@ def test_a_refused_resource(number: int, advice: str) -> None:
     status, said = parser._explain(OSError(number, os.strerror(number)))
     assert status == Status.SYSTEM
     assert said.endswith(f": {advice}")
-
-
-@pytest.mark.parametrize("hosts", ["127.0.0.1:99999", "127.0.0.1:x", "127.0.0.1:1,"])
-def test_an_address_that_is_none_is_named(hosts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "--hosts", hosts, "/x"]) == Status.USAGE
-    assert capsys.readouterr().err.startswith(f"zklock: hosts: {hosts}: ")
-
-
-def test_a_name_of_no_host_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "--hosts", "127.0.0.1:1,a..b", "/x"]) == Status.USAGE
-    assert capsys.readouterr().err.startswith("zklock: hosts: 'a..b' cannot be the name of a host")
 
 
 ENDS: list[tuple[BaseException, int, int]] = [
@@ -249,34 +244,23 @@ def test_every_exit_status_is_documented() -> None:
 
 
 @pytest.mark.parametrize("name", parser.COMMANDS)
-def test_a_command_has_a_page_that_says_what_its_json_is(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pages = [page.read_text() for page in (ROOT / "docs" / "commands").glob("*.md")]
-    if name == "demo":
-        pages = [(ROOT / "docs" / "demo.md").read_text().replace("# The demo", "# zklock demo")]
-    (page,) = (it for it in pages if re.search(rf"^# .*zklock {name}\b", it))
-    assert exit_status(name, "--help") == 0
-    if "--json" in capsys.readouterr().out:
-        section = page.partition("--json`")[2]
-        assert re.search(r"`version` \(1\)|`version`, `path` \| 1;", section)
-
-
-@pytest.mark.parametrize("name", parser.COMMANDS)
-def test_a_command_is_listed_as_it_describes_itself(name: str) -> None:
-    assert parser.build(name).format_help() == parser.build(None).format_help()
-
-
-@pytest.mark.parametrize("name", parser.COMMANDS)
-def test_help_fits_a_terminal_and_every_encoding(
+def test_help_fits_a_terminal_and_the_page_of_the_command(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    assert parser.build(name).format_help() == parser.build(None).format_help()
     assert exit_status(name, "--help") == 0
     shown = capsys.readouterr().out
     assert [line for line in shown.splitlines() if len(line) > COLUMNS] == []
     assert shown.isascii()
     assert "\x1b" not in shown
+    pages = [page.read_text() for page in (ROOT / "docs" / "commands").glob("*.md")]
+    if name == "demo":
+        pages = [(ROOT / "docs" / "demo.md").read_text().replace("# The demo", "# zklock demo")]
+    (page,) = (it for it in pages if re.search(rf"^# .*zklock {name}\b", it))
+    if "--json" in shown:
+        section = page.partition("--json`")[2]
+        assert re.search(r"`version` \(1\)|`version`, `path` \| 1;", section)
 
 
 def test_a_usage_is_short(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,12 @@ from copy import deepcopy
 import pytest
 
 from tests.unit.cli.views import World
-from zklock.cli.view.happened import between, first
 from zklock.cli.view.model import Folder, LockView, garbage
+from zklock.cli.watch import between, first
 
 
 def view(world: World) -> LockView | None:
-    return next(iter(world.picture().locks), None)
+    return next(iter(world.look().locks), None)
 
 
 def happens(

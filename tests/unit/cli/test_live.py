@@ -8,7 +8,7 @@ import pytest
 
 import zklock
 from zklock.cli.view import live
-from zklock.cli.view.model import Facts, Picture
+from zklock.cli.view.model import Facts, Look
 
 
 class Unanswered:
@@ -21,8 +21,8 @@ class Unanswered:
         self.changed = [True, False]
         self.answers = [True, False, True]
 
-    def read(self) -> Picture:
-        return Picture()
+    def read(self) -> Look:
+        return Look()
 
     def refresh(self, timeout: float) -> bool:
         return self.changed.pop(0)
@@ -34,11 +34,7 @@ class Unanswered:
 
 
 def test_an_answer_that_does_not_come_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def graph(reader: Any) -> Any:
-        reader.still_there(())
-        return live.Look()
-
-    monkeypatch.setattr(live, "look", lambda reader, _: graph(reader))
+    monkeypatch.setattr(live, "look", lambda reader, seen: reader.still_there(()) or seen)
     reader: Any = Unanswered()
     seen = live.looks(reader, 0.0)
     assert [next(seen).connected for _ in range(3)] == [True, False, True]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tests.unit.cli.views import World
 from zklock._pool.nodes import WorkerRecord, owned_data
-from zklock.cli.view.live import Look
-from zklock.cli.view.metrics import metrics
-from zklock.cli.view.model import Seen
-from zklock.cli.view.waits import graph
+from zklock.cli.exporter import metrics
+from zklock.cli.view.model import Look, Seen
 from zklock.token import FencingToken
 
 
@@ -18,17 +16,12 @@ def told(look: Look) -> dict[str, dict[tuple[str, ...], float]]:
     }
 
 
-def look_at(world: World) -> Look:
-    picture = world.picture()
-    return Look(picture, tuple(graph(picture.locks).deadlocks))
-
-
 def test_locks_sessions_and_deadlocks() -> None:
     world = World()
     for path, session in (("/a", 1), ("/b", 2), ("/b", 1), ("/a", 2), ("/a", 3)):
         world.queue(path, session, f"h:1:t{session}")
     world.semaphore("/p", 2, [(4, "x")], [])
-    found = told(look_at(world))
+    found = told(world.look())
     assert found["zklock_up"] == {(): 1}
     lock, permits = ("/a", "lock"), ("/p", "semaphore")
     assert found["zklock_holders"] == {lock: 1, ("/b", "lock"): 1, permits: 1}
@@ -49,7 +42,7 @@ def test_a_pool() -> None:
     world.node("/pool/members/m-1", bytes(record))
     world.node("/pool/assigned/a-1", b"")
     world.node("/pool/owned/o-1", owned_data({0: FencingToken(1, 1), 2: FencingToken(1, 2)}))
-    found = told(look_at(world))
+    found = told(world.look())
     assert found["zklock_pool_shards"] == {("/pool",): 3}
     assert found["zklock_pool_workers"] == {("/pool",): 1}
     assert found["zklock_pool_shards_without_owner"] == {("/pool",): 1}

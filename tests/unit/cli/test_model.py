@@ -67,7 +67,7 @@ def test_what_is_at_a_path(path: str, play: Callable[[World], object], what: Wha
         What.LOCK, What.READ_WRITE, What.ELECTION, What.SEMAPHORE
     })  # fmt: skip
     assert (found.pool is not None) is (what is What.POOL)
-    in_picture = {lock.path: lock.what for lock in world.picture().locks}
+    in_picture = {lock.path: lock.what for lock in world.look().locks}
     assert in_picture.get(path, what) is what, "the look at all agrees with the look at one"
 
 
@@ -85,8 +85,8 @@ def test_a_client_whose_root_is_a_pool_sees_no_pool() -> None:
     world = World()
     pool(world, "")
     world.queue("/leader", 1, "w1", "latch")
-    assert world.picture().pools == []
-    assert [lock.path for lock in world.picture().locks] == ["/leader"]
+    assert world.look().pools == []
+    assert [lock.path for lock in world.look().locks] == ["/leader"]
     assert "/members" not in model.garbage(world.facts, "/")
 
 
@@ -143,7 +143,7 @@ def test_a_clock_that_is_set_right_is_believed_again(clocks: Clocks) -> None:
 def test_an_age_is_never_negative(clocks: Clocks) -> None:
     world = World()
     world.queue("/a", 1, "x")
-    (place,) = world.picture().locks[0].places
+    (place,) = world.look().locks[0].places
     times = Times()
     assert QueuePlace(place.contender, 990.0, times).age == 10.0
     assert QueuePlace(place.contender, 1010.0, times).age == 0.0
@@ -168,4 +168,4 @@ def test_a_number_that_is_far_too_long_hides_nothing_else() -> None:
     world.semaphore("/s", 1, [(1, "a")], [])
     world.facts.folders["/s"] = replace(world.facts.folders["/s"], data=b"9" * 5000)
     world.queue("/t", 1, "b")
-    assert [(it.path, it.limit) for it in world.picture().locks] == [("/s", None), ("/t", None)]
+    assert [(it.path, it.limit) for it in world.look().locks] == [("/s", None), ("/t", None)]

@@ -21,9 +21,8 @@ from tests.unit.cli.views import World
 from zklock._ground.clock import clock
 from zklock.cli.screen import Top
 from zklock.cli.view import model
-from zklock.cli.view.live import Look
+from zklock.cli.view.model import Look, PoolView, WorkerView
 from zklock.cli.view.table import Order
-from zklock.cli.view.waits import graph
 from zklock.testing.switches import switch
 
 PICTURE = Path(__file__).parents[3] / "docs" / "pictures" / "top.svg"
@@ -102,6 +101,15 @@ def play(acts: Play, drawn: str = "", size: tuple[int, int] = (134, 12)) -> str:
     return asyncio.run(body())
 
 
+def acted(acts: Play) -> Callable[[], None]:
+    """Make a test of what somebody does at a screen."""
+
+    def test() -> None:
+        play(acts)
+
+    return test
+
+
 def text_of(svg: str) -> list[str]:
     """Return the lines of text in a picture."""
     rows: dict[float, dict[float, str]] = {}
@@ -116,11 +124,6 @@ def text_of(svg: str) -> list[str]:
             line = line.ljust(round(x / 12.2)) + text
         found.append(line.replace("\xa0", " ").rstrip())
     return [line for line in found if line]
-
-
-def seen(world: World, connected: bool = True) -> Look:
-    picture = world.picture()
-    return Look(picture, tuple(graph(picture.locks).deadlocks), connected)
 
 
 def some() -> World:
@@ -142,7 +145,7 @@ def some() -> World:
 
 def test_what_it_shows_and_the_picture_in_the_docs() -> None:
     async def acts(desk: Desk) -> None:
-        await desk.shows(seen(some()))
+        await desk.shows(some().look())
 
     # The parts of a screen are drawn one after the other: the whole is waited for.
     wanted = "" if switch("ZKLOCK_DRAW") else "\n".join(text_of(PICTURE.read_text()))
@@ -160,74 +163,66 @@ def test_what_it_shows_and_the_picture_in_the_docs() -> None:
     assert text_of(PICTURE.read_text()) == lines, "draw it anew: ZKLOCK_DRAW=1"
 
 
-def test_rows_change_and_the_cursor_stays_on_its_lock() -> None:
-    async def acts(desk: Desk) -> None:
-        world = some()
-        await desk.shows(seen(world))
-        assert desk.column() == [
-            "/locks/report", "/locks/scheduler", "/locks/nightly", "/locks/uploads"
-        ]  # fmt: skip
-        await desk.pilot.press("down")
-        assert desk.table().cursor_row == 1
-        for _ in range(3):
-            world.queue("/locks/nightly", 9, "late")
-        await desk.shows(seen(world))
-        assert desk.column()[:3] == ["/locks/nightly", "/locks/report", "/locks/scheduler"]
-        assert desk.table().cursor_row == 2
-
-    play(acts)
+@acted
+async def test_rows_change_and_the_cursor_stays_on_its_lock(desk: Desk) -> None:
+    world = some()
+    await desk.shows(world.look())
+    assert desk.column() == [
+        "/locks/report", "/locks/scheduler", "/locks/nightly", "/locks/uploads"
+    ]  # fmt: skip
+    await desk.pilot.press("down")
+    assert desk.table().cursor_row == 1
+    for _ in range(3):
+        world.queue("/locks/nightly", 9, "late")
+    await desk.shows(world.look())
+    assert desk.column()[:3] == ["/locks/nightly", "/locks/report", "/locks/scheduler"]
+    assert desk.table().cursor_row == 2
 
 
-def test_sort_and_filter() -> None:
-    async def acts(desk: Desk) -> None:
-        await desk.shows(seen(some()))
-        await desk.pilot.press("s")
-        assert "by longest wait" in desk.head()
-        await desk.pilot.press("s")
-        assert desk.column()[0] == "/locks/nightly"
-        await desk.pilot.press("slash", *"UPLO")
-        assert desk.column() == ["/locks/uploads"]
-        assert "with 'UPLO'" in desk.head()
-        await desk.pilot.press("enter", "s")
-        assert "by path" in desk.head()
-        await desk.pilot.press("escape")
-        assert len(desk.column()) == 4
-
-    play(acts)
+@acted
+async def test_sort_and_filter(desk: Desk) -> None:
+    await desk.shows(some().look())
+    await desk.pilot.press("s")
+    assert "by longest wait" in desk.head()
+    await desk.pilot.press("s")
+    assert desk.column()[0] == "/locks/nightly"
+    await desk.pilot.press("slash", *"UPLO")
+    assert desk.column() == ["/locks/uploads"]
+    assert "with 'UPLO'" in desk.head()
+    await desk.pilot.press("enter", "s")
+    assert "by path" in desk.head()
+    await desk.pilot.press("escape")
+    assert len(desk.column()) == 4
 
 
-def test_into_a_queue_and_back() -> None:
-    async def acts(desk: Desk) -> None:
-        world = some()
-        await desk.shows(seen(world))
-        await desk.pilot.press("enter")
-        await desk.until(lambda: desk.column(1) == ["holds", "waits", "waits"])
-        assert desk.head() == "/locks/report: lock, 1 hold, 2 wait"
-        world.queue("/locks/report", 9, "late")
-        await desk.shows(seen(world))
-        assert desk.column(0) == ["-", "1", "2", "3"]
-        await desk.shows(seen(world, connected=False))
-        assert desk.head().startswith("NOT CONNECTED; last known state: /locks/report: lock")
-        await desk.shows(Look())
-        assert desk.head() == "/locks/report: nobody holds or waits"
-        assert desk.column() == []
-        await desk.pilot.press("escape")
-        await desk.until(lambda: desk.head() == "/locks: 0 locks, 0 waiting; by waiting")
-        await desk.pilot.press("enter")
-        assert len(desk.app.screen_stack) == 1, "there is no queue to open"
-
-    play(acts)
+@acted
+async def test_into_a_queue_and_back(desk: Desk) -> None:
+    world = some()
+    await desk.shows(world.look())
+    await desk.pilot.press("enter")
+    await desk.until(lambda: desk.column(1) == ["holds", "waits", "waits"])
+    assert desk.head() == "/locks/report: lock, 1 hold, 2 wait"
+    world.queue("/locks/report", 9, "late")
+    await desk.shows(world.look())
+    assert desk.column(0) == ["-", "1", "2", "3"]
+    await desk.shows(world.look(connected=False))
+    assert desk.head().startswith("NOT CONNECTED; last known state: /locks/report: lock")
+    await desk.shows(Look())
+    assert desk.head() == "/locks/report: nobody holds or waits"
+    assert desk.column() == []
+    await desk.pilot.press("escape")
+    await desk.until(lambda: desk.head() == "/locks: 0 locks, 0 waiting; by waiting")
+    await desk.pilot.press("enter")
+    assert desk.head().startswith("/locks: 0 locks"), "there is no queue to open"
 
 
-def test_it_says_that_it_reads() -> None:
-    async def acts(desk: Desk) -> None:
-        await desk.until(lambda: desk.head() == "/locks: reading ...; by waiting")
-        await desk.pilot.press("slash", "x")
-        assert "0 locks" not in desk.head(), "nothing is known yet"
-        await desk.shows(Look())
-        assert desk.head() == "/locks: 0 locks, 0 waiting; by waiting; with 'x'"
-
-    play(acts)
+@acted
+async def test_it_says_that_it_reads(desk: Desk) -> None:
+    await desk.until(lambda: desk.head() == "/locks: reading ...; by waiting")
+    await desk.pilot.press("slash", "x")
+    assert "0 locks" not in desk.head(), "nothing is known yet"
+    await desk.shows(Look())
+    assert desk.head() == "/locks: 0 locks, 0 waiting; by waiting; with 'x'"
 
 
 def test_a_narrow_terminal_shows_whole_columns_and_what_is_out_of_date() -> None:
@@ -235,7 +230,7 @@ def test_a_narrow_terminal_shows_whole_columns_and_what_is_out_of_date() -> None
     world.queue(f"/locks/{'long' * 40}/end", 0x14, f"host-{'9' * 60}:1:MainThread")
 
     async def acts(desk: Desk) -> None:
-        await desk.shows(seen(world, connected=False))
+        await desk.shows(world.look(connected=False))
 
     lines = text_of(play(acts, "NOT CONNECTED", size=(80, 12)))
     assert any("NOT CONNECTED; last known state: /locks: 5 locks" in line for line in lines)
@@ -248,43 +243,27 @@ def test_a_narrow_terminal_shows_whole_columns_and_what_is_out_of_date() -> None
     assert heads == ["PATH", "KIND", "HOLDER", "HELD", "WAITING", "WAIT"]
 
 
-def test_addresses_come_later() -> None:
-    async def acts(desk: Desk) -> None:
-        without = seen(some())
-        await desk.shows(without)
-        heads = [str(column.label) for column in desk.table().ordered_columns]
-        assert heads[-1] == "SESSION"
-        (report,) = (lock for lock in without.picture.locks if lock.path == "/locks/report")
-        session = report.places[0].contender.session_id
-        assert session is not None
-        await desk.shows(replace(without, addresses={session: "10.0.0.7:4711"}))
-        heads = [str(column.label) for column in desk.table().ordered_columns]
-        assert heads[-1] == "CLIENT"
-        assert desk.column(8) == ["10.0.0.7:4711", "-", "-", "-"]
-        await desk.pilot.press("enter")
-        await desk.until(lambda: len(desk.column()) == 3)
-        assert desk.column(7)[0] == "10.0.0.7:4711"
-
-    play(acts)
+@acted
+async def test_addresses_come_later(desk: Desk) -> None:
+    without = some().look()
+    await desk.shows(without)
+    heads = [str(column.label) for column in desk.table().ordered_columns]
+    assert heads[-1] == "SESSION"
+    (report,) = (lock for lock in without.locks if lock.path == "/locks/report")
+    session = report.places[0].contender.session_id
+    assert session is not None
+    await desk.shows(replace(without, addresses={session: "10.0.0.7:4711"}))
+    heads = [str(column.label) for column in desk.table().ordered_columns]
+    assert heads[-1] == "CLIENT"
+    assert desk.column(8) == ["10.0.0.7:4711", "-", "-", "-"]
+    await desk.pilot.press("enter")
+    await desk.until(lambda: len(desk.column()) == 3)
+    assert desk.column(7)[0] == "10.0.0.7:4711"
 
 
 def test_into_a_pool() -> None:
-    look = Look(
-        model.Picture(
-            (),
-            [
-                model.PoolView(
-                    "/locks/pool",
-                    4,
-                    [
-                        model.WorkerView("w1", 3, 4, draining=False, capacity=1.0),
-                        model.WorkerView("w2", 0, 0, draining=True, capacity=1.0),
-                    ],
-                    1,
-                )
-            ],
-        )
-    )
+    workers = [WorkerView("w1", 3, 4, False, 1.0), WorkerView("w2", 0, 0, True, 1.0)]
+    look = Look(pools=[PoolView("/locks/pool", 4, workers, 1)])
 
     async def acts(desk: Desk) -> None:
         await desk.shows(look)
@@ -300,15 +279,14 @@ def test_into_a_pool() -> None:
 def test_a_lock_at_the_path_of_a_pool_has_a_row_and_a_queue() -> None:
     world = World()
     world.queue("/p", 1, "host-7")
-    worker = model.WorkerView("w1", 2, 2, draining=False, capacity=1.0)
-    look = Look(model.Picture(world.picture().locks, [model.PoolView("/p", 2, [worker], 0)]))
+    look = world.look(pools=[PoolView("/p", 2, [WorkerView("w1", 2, 2, False, 1.0)], 0)])
 
     async def acts(desk: Desk) -> None:
         await desk.shows(look)
         assert desk.column(1) == ["lock", "pool"]
         await desk.pilot.press("enter")
         await desk.until(lambda: desk.column(3) == ["host-7"])
-        await desk.pilot.press("escape", "down", "enter")
+        await desk.pilot.press("q", "down", "enter")
         await desk.until(lambda: desk.column() == ["w1"])
 
     play(acts)
@@ -318,7 +296,7 @@ def test_markup_in_an_identity_is_text() -> None:
     async def acts(desk: Desk) -> None:
         world = World()
         world.queue("/locks/x", 1, "[bold]host[/bold]\x1b[31m")
-        await desk.shows(seen(world))
+        await desk.shows(world.look())
 
     assert any("[bold]host[/bold]\\x1b[31m" in line for line in text_of(play(acts, "/locks/x")))
 
@@ -357,7 +335,7 @@ def test_ages_grow_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> Non
     world = World()
     world.clock = int(NOW)
     world.queue("/locks/nightly", 0x10, "host-3")
-    look = seen(world)
+    look = world.look()
 
     async def acts(desk: Desk) -> None:
         await desk.shows(look)
@@ -365,7 +343,7 @@ def test_ages_grow_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(model, "time", SimpleNamespace(time=lambda: NOW + 60))
         await desk.until(lambda: desk.column(3) != before)
         await desk.pilot.press("enter")
-        await desk.until(lambda: len(desk.app.screen_stack) == 2)
+        await desk.until(lambda: "1 hold" in desk.head())
         (age,) = desk.column(4)
         monkeypatch.setattr(model, "time", SimpleNamespace(time=lambda: NOW + 120))
         await desk.until(lambda: desk.column(4) != [age])
@@ -377,10 +355,8 @@ def test_ages_grow_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_at_80_columns_no_number_and_no_session_is_cut() -> None:
     world = some()
     world.queue("/locks/a-rather-long-name/of-a-lock", 0x10000ABCDEF0012, "host-3:811:MainThread")
-    picture = world.picture()
-    workers = [model.WorkerView(f"w{at}", 4, 4, draining=False, capacity=1.0) for at in range(12)]
-    pools = [model.PoolView("/locks/a-long-name/of-a-pool", 48, workers, 0)]
-    look = Look(model.Picture(picture.locks, pools))
+    workers = [WorkerView(f"w{at}", 4, 4, False, 1.0) for at in range(12)]
+    look = world.look(pools=[PoolView("/locks/a-long-name/of-a-pool", 48, workers, 0)])
 
     async def acts(desk: Desk) -> None:
         await desk.shows(look)
@@ -388,7 +364,7 @@ def test_at_80_columns_no_number_and_no_session_is_cut() -> None:
         row = next(at for at, path in enumerate(desk.column()) if "-lock" in path)
         desk.table().move_cursor(row=row)
         await desk.pilot.press("enter")
-        await desk.until(lambda: len(desk.app.screen_stack) == 2)
+        await desk.until(lambda: "1 hold" in desk.head())
 
     drawn = play(acts, "0x10000abcdef0012", (80, 14))
     assert all(len(line) <= 80 for line in text_of(drawn))

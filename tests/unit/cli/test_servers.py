@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.views import World
-from zklock.cli.view import clients, servers
-from zklock.cli.view.live import Look
+from zklock.cli import top as clients
+from zklock.cli.view import servers
 from zklock.cli.view.servers import Admin
 
 CONFIGURATION = {
@@ -268,7 +268,7 @@ def test_a_look_is_shown_before_the_servers_are_asked(monkeypatch: pytest.Monkey
     asked = Asked(monkeypatch)
     world = World()
     world.queue("/a", 1, "host-7")
-    one = Look(world.picture())
+    one = world.look()
     shown = clients.addressed(iter([one, one]), clients.Clients([("a", 1)], 0))
     assert next(shown).addresses == {}
     assert asked.names == []

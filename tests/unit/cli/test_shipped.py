@@ -77,24 +77,8 @@ def test_bash_offers_every_command_and_every_option(share: Path) -> None:
     assert offered == {name: options_of(command) for name, command in COMMANDS.items()}
 
 
-def test_bash_offers_files_and_choices(share: Path) -> None:
-    (share / "ca.pem").touch()
-    found = completed(
-        share,
-        [
-            "zklock ls --tls-ca ca",
-            "zklock run --sasl D",
-            "zklock check --digest-file ca",
-            "zklock ru",
-        ],
-    )
-    assert found == [["ca.pem"], ["DIGEST-MD5"], ["ca.pem"], ["run"]]
-
-
-def test_bash_offers_orders_that_top_takes(share: Path) -> None:
-    (orders,) = completed(share, ['zklock top --sort ""'])
-    assert orders == ["longest-wait", "path", "time-held", "waiting"]
-    for order in orders:
+def test_top_takes_the_orders_that_are_offered() -> None:
+    for order in OFFERED['zklock top --sort ""']:
         assert parser.build("top").parse_args(["top", "--sort", order]).sort == order
     assert parser.build("top").parse_args(["top", "--sort", "time held"]).sort == "time-held"
 
@@ -110,24 +94,26 @@ def stub(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TERM": "dumb"}
 
 
-@pytest.mark.parametrize("line", ["zklock run /l -- zklock-only", "zklock elect /l zklock-only"])
-def test_bash_offers_commands_behind_the_path(
-    share: Path, stub: dict[str, str], monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    monkeypatch.setenv("PATH", stub["PATH"])
-    assert "zklock-only-here" in completed(share, [line])[0]
-    (share / "file.txt").touch()
-    assert completed(share, ["zklock run /l -- cat file.t"]) == [["file.txt"]]
+OFFERED = {
+    "zklock ls --tls-ca ca": ["ca.pem"],
+    "zklock check --digest-file ca": ["ca.pem"],
+    "zklock ls --dig": ["--digest-file"],
+    "zklock run --sasl D": ["DIGEST-MD5"],
+    "zklock ru": ["run"],
+    'zklock top --sort ""': ["longest-wait", "path", "time-held", "waiting"],
+    'zklock run ""': ["/locks/report", "/other"],
+    "zklock show /lo": ["/locks/report"],
+    "zklock run /l -- zklock-only": ["zklock-only-here"],
+    "zklock elect /l zklock-only": ["zklock-only-here"],
+    "zklock run /l -- cat file.t": ["file.txt"],
+}
 
 
-def test_bash_offers_locks(
-    share: Path, stub: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bash_completes(share: Path, stub: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", stub["PATH"])
-    assert completed(share, ['zklock run ""', "zklock show /lo"]) == [
-        ["/locks/report", "/other"],
-        ["/locks/report"],
-    ]
+    for file in ("ca.pem", "file.txt"):
+        (share / file).touch()
+    assert completed(share, [*OFFERED]) == [*OFFERED.values()]
 
 
 WANTED = {
@@ -170,12 +156,6 @@ def test_zsh_completes(share: Path, stub: dict[str, str], tmp_path: Path, line: 
         terminal.finish(PATIENCE)
         done = f"{line.rpartition(' ')[0]} {WANTED[line]}"
         assert re.search(rf"\[{re.escape(done)} ?\]", terminal.shown)
-
-
-def test_zsh_takes_the_script(share: Path) -> None:
-    script = share / "zsh" / "site-functions" / "_zklock"
-    done = subprocess.run([tool("zsh"), "-n", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_zsh_knows_every_command_and_every_option(share: Path) -> None:
@@ -250,4 +230,3 @@ def test_nothing_offers_the_option_of_a_secret(share: Path) -> None:
     secrets = "|".join(it.option for it in settings.SETTINGS if it.secret)
     for file in filter(Path.is_file, share.rglob("*")):
         assert not re.search(rf"({secrets})(?![-\w\\])", file.read_text()), file
-    assert completed(share, ["zklock ls --dig"]) == [["--digest-file"]]

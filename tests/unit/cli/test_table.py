@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 from tests.unit.cli.views import World
-from zklock.cli.view.live import Look
+from zklock.cli.view.model import Look
 from zklock.cli.view.table import (
     COLUMNS,
     Order,
@@ -16,13 +13,6 @@ from zklock.cli.view.table import (
     summary,
     to_json,
 )
-from zklock.cli.view.text import json_of
-from zklock.cli.view.waits import graph
-
-
-def seen(world: World, connected: bool = True) -> Look:
-    picture = world.picture()
-    return Look(picture, tuple(graph(picture.locks).deadlocks), connected)
 
 
 def some() -> World:
@@ -38,7 +28,7 @@ def some() -> World:
 
 
 def test_orders() -> None:
-    look = seen(some())
+    look = some().look()
 
     def order(by: Order) -> list[str]:
         return [row.key for row in rows(look, by)]
@@ -50,7 +40,7 @@ def test_orders() -> None:
 
 
 def test_a_filter_looks_at_path_kind_and_holder() -> None:
-    look = seen(some())
+    look = some().look()
     assert [row.key for row in rows(look, part="LATE")] == ["/late"]
     assert [row.key for row in rows(look, part="semaphore of 2")] == ["/permits"]
     assert [row.key for row in rows(look, part="host-7")] == ["/late", "/old"]
@@ -58,7 +48,7 @@ def test_a_filter_looks_at_path_kind_and_holder() -> None:
 
 
 def test_cells() -> None:
-    look = seen(some())
+    look = some().look()
     busy, *_, permits = rows(look)
     assert len(busy.cells) == len(COLUMNS)
     assert busy.cells[:3] == ["/busy", "lock", "host-8"]
@@ -72,25 +62,25 @@ def test_what_is_kept() -> None:
     world.queue("/kept", 5, "host-5\0payload=a2VlcHM=")
     world.queue("/kept", 6, "host-6\0payload=a2VlcHM=")
     world.queue("/latch", 7, "host-7\0payload=a2VlcHM=", "latch")
-    look = seen(world)
+    look = world.look()
     (kept,) = rows(look, part="/kept")
     assert kept.cells[2] == "host-5 (kept)"
-    (lock,) = (lock for lock in look.picture.locks if lock.path == "/kept")
+    (lock,) = (lock for lock in look.locks if lock.path == "/kept")
     assert [row[1] for row in queue(lock, {}).rows] == ["keeps", "waits"]
     (latch,) = rows(look, part="/latch")
     assert latch.cells[2] == "host-7", "a member of an election may say what it likes"
 
 
 def test_the_addresses_of_clients_are_the_last_column() -> None:
-    look = replace(seen(some()), addresses={2: "10.0.0.8:4711", 3: "\x1b:1"})
+    look = some().look(addresses={2: "10.0.0.8:4711", 3: "\x1b:1"})
     assert locks(look).heads == [*COLUMNS, "client"]
-    assert locks(seen(some())).heads == [*COLUMNS]
+    assert locks(some().look()).heads == [*COLUMNS]
     cells = {row.key: row.cells for row in rows(look)}
     assert all(len(row) == len(COLUMNS) + 1 for row in cells.values())
     assert {path: row[-1] for path, row in cells.items()} == {
         "/busy": "10.0.0.8:4711", "/late": "-", "/old": "-", "/permits": "-"
     }  # fmt: skip
-    (busy,) = (lock for lock in look.picture.locks if lock.path == "/busy")
+    (busy,) = (lock for lock in look.locks if lock.path == "/busy")
     addresses = [row[-1] for row in queue(busy, look.addresses).rows]
     assert addresses == ["10.0.0.8:4711", "\\x1b:1", "\\x1b:1"]
     told = to_json(look, Order.PATH, "")["locks"][0]["contenders"]
@@ -98,30 +88,21 @@ def test_the_addresses_of_clients_are_the_last_column() -> None:
 
 
 def test_the_line_above() -> None:
-    assert summary(seen(some())) == "4 locks, 3 waiting"
+    assert summary(some().look()) == "4 locks, 3 waiting"
     assert summary(Look(missing=True)) == "0 locks, 0 waiting, the path does not exist"
     world = World()
     for path, session in (("/a", 1), ("/b", 2), ("/b", 1), ("/a", 2)):
         world.queue(path, session, f"h:1:t{session}")
-    assert summary(seen(world)) == "2 locks, 2 waiting, 1 DEADLOCK: see 'zklock graph'"
-
-
-def test_json() -> None:
-    told = json.loads(json_of(**to_json(seen(some()), Order.PATH, "host")))
-    assert told["version"] == 1
-    assert [lock["path"] for lock in told["locks"]] == ["/busy", "/late", "/old"]
-    assert told["locks"][0]["contenders"][0]["holds"] is True
-    assert told["locks"][0]["contenders"][0]["address"] is None
-    assert told["deadlocks"] == {"certain": 0, "possible": 0}
+    assert summary(world.look()) == "2 locks, 2 waiting, 1 DEADLOCK: see 'zklock graph'"
 
 
 def test_a_persistent_contender_has_no_session_and_a_remedy() -> None:
     world = World()
     node = world.queue("/locks/old one", 0, "gone")
     other = world.queue("/locks/old one", 0, "gone, too")
-    (lock,) = world.picture().locks
+    (lock,) = world.look().locks
     assert [row[6] for row in queue(lock, {}).rows] == ["none", "none"]
-    (row,) = rows(seen(world))
+    (row,) = rows(world.look())
     assert row.cells[-1] == "none"
     stays = "belongs to no session: it stays when its process ends, and later contenders wait for"
     assert list(lock.orphans()) == [

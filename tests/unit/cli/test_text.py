@@ -6,16 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from zklock.cli.view.columns import Table, middle
-from zklock.cli.view.text import (
-    lines,
-    many,
-    named,
-    plain,
-    rough,
-    short,
-    some,
-)
+from zklock.cli.view.table import Table, middle
+from zklock.cli.view.text import lines, many, named, plain, rough, short, some
 
 
 @pytest.mark.parametrize(

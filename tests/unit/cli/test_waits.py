@@ -6,11 +6,12 @@ import itertools
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from tests.unit.cli.views import World
-from zklock.cli.view import draw
+from zklock.cli import graph as draw
 from zklock.cli.view.text import json_of
 from zklock.cli.view.waits import Deadlock, Graph, Need, circles, graph, never
 
@@ -103,7 +104,7 @@ def test_deadlocks_are_those_that_a_play_of_all_steps_ends_in() -> None:
         for lock, queue in enumerate(state[0]):
             for at in queue:
                 world.queue(f"/locks/{lock}", 1, thread(f"t{at}"))
-        found = graph(world.picture().locks)
+        found = graph(world.look().locks)
         expected = play(state)
         assert bool(found.deadlocks) == bool(expected), state
         assert all(one.certain for one in found.deadlocks)
@@ -136,224 +137,155 @@ def broken(world: World, deadlock: Deadlock, before: set[tuple[int, int]]) -> bo
 # Cases.
 
 
-def crossed(first: str, second: str, one: int = 1, two: int = 2) -> World:
+def crossed(first: str, second: str, one: int = 1, two: int = 2) -> list[Any]:
     """Two owners, each of which holds what the other waits for."""
+    return [("/a", one, first), ("/b", two, second), ("/b", one, first), ("/a", two, second)]
+
+
+def played(*steps: Any) -> World:
+    """Return a world of contenders, and of semaphores: these have who holds and who waits."""
     world = World()
-    world.queue("/locks/a", one, first)
-    world.queue("/locks/b", two, second)
-    world.queue("/locks/b", one, first)
-    world.queue("/locks/a", two, second)
+    for path, *how in steps:
+        (world.semaphore if isinstance(how[1], list) else world.queue)(path, *how)
     return world
 
 
-def test_threads_that_wait_for_each_other() -> None:
-    found = graph(crossed(thread("a"), thread("b")).picture().locks)
-    assert stuck(found) == [(True, {thread("a"), thread("b")})]
-    (one,) = found.deadlocks
-    assert [link.lock.path for link in one.chain] == ["/locks/b", "/locks/a"]
+ONE, TWO, THREE = map(thread, ("one", "two", "three"))
+READERS = [("/a", 1, name, "read") for name in (ONE, TWO, THREE)]
+WRITER = [("/b", 2, "h:2:w"), ("/a", 2, "h:2:w", "write")]
+LATE = [("/a", 1, ONE, "read"), ("/b", 3, THREE), ("/a", 2, TWO, "write"), ("/a", 3, THREE, "read")]
+PERMITS = [("/s", 2, [(1, ONE), (2, TWO)], [(3, THREE)]), ("/b", 3, THREE), ("/b", 1, ONE)]
+GATHERED = ("/s", 2, [(1, ONE), (2, TWO), (3, THREE), (3, THREE)], [(3, THREE)])
+QUEUE = [
+    ("/q", 7, "h-7"),
+    ("/q", 8, "h-8"),
+    ("/q", 7, "h-7"),
+    ("/s", 1, [(9, "h-9")], [(9, "h-9")]),
+]
+CASES: dict[str, tuple[list[Any], list[tuple[bool, set[str]]]]] = {
+    "threads that wait for each other": (crossed(ONE, TWO), [(True, {ONE, TWO})]),
+    "processes that may wait for each other": (crossed("p", "q"), [(False, {"p", "q"})]),
+    "they have no names": (crossed("", ""), [(False, {""})]),
+    "what belongs to no session waits for nothing": (crossed("left", "over", 0, 0), []),
+    "threads of one process are told apart": (
+        [("/a", 1, ONE), ("/b", 2, THREE), ("/b", 1, TWO), ("/a", 2, THREE)],
+        [],
+    ),
+    "a name of a process may be that of a named thread": (
+        [("/a", 1, "worker"), ("/b", 2, THREE), ("/b", 1, TWO), ("/a", 2, THREE)],
+        [(False, {TWO, THREE})],
+    ),
+    "threads of one process may queue for one lock": (QUEUE, []),
+    "and may be stuck by others": (
+        [*QUEUE, ("/b", 8, "h-8"), ("/c", 8, "h-8"), ("/b", 7, "h-7")],
+        [(False, {"h-7", "h-8"})],
+    ),
+    "equal names in different sessions are different owners": (
+        [("/a", 1, "it"), ("/b", 2, "it"), ("/b", 3, "it"), ("/a", 4, "it")],
+        [],
+    ),
+    "readers do not block readers": ([(*it, "read") for it in crossed(ONE, TWO)], []),
+    "a writer needs all readers to go, and none waits": ([*READERS, *WRITER], []),
+    "one of them waits": ([*READERS, *WRITER, ("/b", 1, ONE)], [(True, {ONE, "h:2:w"})]),
+    "readers wait behind a writer that waits": (
+        [*LATE, ("/b", 1, ONE)],
+        [(True, {ONE, TWO, THREE})],
+    ),
+    "one permit of several is enough": (PERMITS, []),
+    "none will be given back": ([*PERMITS, ("/b", 2, TWO)], [(True, {ONE, THREE})]),
+    "all permits that are wanted must be given back": (
+        [GATHERED, ("/b", 3, THREE), ("/b", 1, ONE)],
+        [(True, {ONE, THREE})],
+    ),
+    "who stands for election keeps no lock by that": (
+        [("/e", 1, "x", "latch"), ("/a", 2, "y"), ("/e", 2, "y", "latch"), ("/a", 1, "x")],
+        [],
+    ),
+    "a possible deadlock that shares nothing with a certain one": (
+        [*crossed(ONE, TWO), ("/x", 8, "p"), ("/y", 9, "q"), ("/y", 8, "p"), ("/x", 9, "q")],
+        [(True, {ONE, TWO}), (False, {"p", "q"})],
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "expected"), CASES.values(), ids=CASES)
+def test_deadlocks(steps: list[Any], expected: list[tuple[bool, set[str]]]) -> None:
+    found = graph(played(*steps).look().locks)
+    assert stuck(found) == expected
+    assert stuck(found.without(found.deadlocks[:1])) == expected[1:]
+
+
+def test_the_chain_and_what_breaks_it() -> None:
+    world = played(*crossed(ONE, TWO))
+    behind = world.queue("/a", 3, THREE)
+    (one,) = world.look().deadlocks
+    assert [link.lock.path for link in one.chain] == ["/b", "/a"]
     assert one.breaks is not None
-    assert one.breaks[0].path == "/locks/b", "the youngest holder loses the least"
-
-
-def test_processes_that_may_wait_for_each_other() -> None:
-    assert stuck(graph(crossed("host-7", "host-8").picture().locks)) == [
-        (False, {"host-7", "host-8"})
-    ]
-    assert stuck(graph(crossed("", "").picture().locks)) == [(False, {""})]
-
-
-def test_threads_of_one_process_are_told_apart() -> None:
-    world = World()
-    world.queue("/a", 1, thread("one"))
-    world.queue("/b", 2, thread("three"))
-    world.queue("/b", 1, thread("two"))
-    world.queue("/a", 2, thread("three"))
-    assert graph(world.picture().locks).deadlocks == []
-
-
-def test_a_name_of_a_process_may_be_that_of_a_named_thread() -> None:
-    world = World()
-    world.queue("/a", 1, "worker")
-    world.queue("/b", 2, thread("three"))
-    world.queue("/b", 1, thread("two"))
-    world.queue("/a", 2, thread("three"))
-    assert stuck(graph(world.picture().locks)) == [(False, {thread("two"), thread("three")})]
-
-
-def test_threads_of_one_process_may_queue_for_one_lock() -> None:
-    world = World()
-    for identity in ("host-7", "host-8", "host-7"):
-        world.queue("/a", int(identity[-1]), identity)
-    world.semaphore("/permits", 1, [(9, "host-9")], [(9, "host-9")])
-    assert graph(world.picture().locks).deadlocks == []
-    world.queue("/b", 8, "host-8")
-    world.queue("/c", 8, "host-8")
-    world.queue("/b", 7, "host-7")
-    assert stuck(graph(world.picture().locks)) == [(False, {"host-7", "host-8"})]
+    assert one.breaks[0].path == "/b", "the youngest holder loses the least"
+    assert behind not in one.involved, "who waits behind a deadlock is not in it"
 
 
 def test_a_process_that_waits_for_many_locks() -> None:
-    world = World()
-    for at in range(50):
-        world.queue(f"/{at:02}", 1, "one")
-    for at in range(50):
-        world.queue(f"/{at:02}", 1, "one")
-    assert graph(world.picture().locks).deadlocks != [], "each of them may wait for the next"
-    world = World()
-    world.queue("/99", 2, "two")
-    for at in range(50):
-        world.queue(f"/{at:02}", 1, "one")
-        world.queue(f"/{at:02}", 3, "three")
-    assert graph(world.picture().locks).deadlocks == []
+    paths = [f"/{at:02}" for at in range(50)]
+    world = played(*((path, 1, "one") for path in [*paths, *paths]))
+    assert world.look().deadlocks != [], "each of them may wait for the next"
+    held = [(path, session, name) for path in paths for session, name in ((1, "one"), (3, "three"))]
+    world = played(("/99", 2, "two"), *held)
+    assert world.look().deadlocks == []
     world.queue("/99", 1, "one")
-    assert graph(world.picture().locks).deadlocks == []
+    assert world.look().deadlocks == []
     world.queue("/25", 2, "two")
-    ((sure, who),) = stuck(graph(world.picture().locks))
+    ((sure, who),) = stuck(graph(world.look().locks))
     assert not sure
     assert who >= {"one", "two"}
-
-
-def test_equal_names_in_different_sessions_are_different_owners() -> None:
-    world = World()
-    world.queue("/a", 1, "worker")
-    world.queue("/b", 2, "worker")
-    world.queue("/b", 3, "worker")
-    world.queue("/a", 4, "worker")
-    assert graph(world.picture().locks).deadlocks == []
-
-
-def test_who_waits_behind_a_deadlock_is_not_in_it() -> None:
-    world = crossed(thread("a"), thread("b"))
-    behind = world.queue("/locks/a", 3, thread("c"))
-    (one,) = graph(world.picture().locks).deadlocks
-    assert behind not in one.involved
-
-
-def test_readers_do_not_block_readers() -> None:
-    world = World()
-    world.queue("/a", 1, thread("one"), "read")
-    world.queue("/b", 2, thread("two"), "read")
-    world.queue("/b", 1, thread("one"), "read")
-    world.queue("/a", 2, thread("two"), "read")
-    assert graph(world.picture().locks).deadlocks == []
-
-
-def test_a_writer_needs_all_readers_to_go() -> None:
-    world = World()
-    for reader in ("one", "two", "three"):
-        world.queue("/a", 1, thread(reader), "read")
-    world.queue("/b", 2, thread("writer"))
-    world.queue("/a", 2, thread("writer"), "write")
-    assert graph(world.picture().locks).deadlocks == []
-    world.queue("/b", 1, thread("one"))
-    assert stuck(graph(world.picture().locks)) == [(True, {thread("one"), thread("writer")})]
-
-
-def test_readers_wait_behind_a_writer_that_waits() -> None:
-    world = World()
-    world.queue("/a", 1, thread("first"), "read")
-    world.queue("/b", 3, thread("late"))
-    world.queue("/a", 2, thread("writer"), "write")
-    world.queue("/a", 3, thread("late"), "read")
-    world.queue("/b", 1, thread("first"))
-    assert stuck(graph(world.picture().locks)) == [
-        (True, {thread("first"), thread("writer"), thread("late")})
-    ]
-
-
-def test_one_permit_of_several_is_enough() -> None:
-    world = World()
-    holders = [(1, thread("one")), (2, thread("two"))]
-    world.semaphore("/permits", 2, holders, [(3, thread("three"))])
-    world.queue("/b", 3, thread("three"))
-    world.queue("/b", 1, thread("one"))
-    assert graph(world.picture().locks).deadlocks == [], "the second permit will be given back"
-    world.queue("/b", 2, thread("two"))
-    assert stuck(graph(world.picture().locks))[0][0]
-
-
-def test_all_permits_that_are_wanted_must_be_given_back() -> None:
-    """The first waiter has gathered two leases; so both holders must go."""
-    world = World()
-    me = (3, thread("three"))
-    world.semaphore("/permits", 2, [(1, thread("one")), (2, thread("two")), me, me], [me])
-    world.queue("/b", 3, thread("three"))
-    world.queue("/b", 1, thread("one"))
-    assert stuck(graph(world.picture().locks)) == [(True, {thread("one"), thread("three")})]
-
-
-def test_who_stands_for_election_keeps_no_lock_by_that() -> None:
-    world = World()
-    world.queue("/election", 1, "leader", "latch")
-    world.queue("/a", 2, "member")
-    world.queue("/election", 2, "member", "latch")
-    world.queue("/a", 1, "leader")
-    assert graph(world.picture().locks).deadlocks == []
-
-
-def test_what_belongs_to_no_session_waits_for_nothing() -> None:
-    assert graph(crossed("left", "over", 0, 0).picture().locks).deadlocks == []
-
-
-def test_a_possible_deadlock_that_shares_nothing_with_a_certain_one_is_told_too() -> None:
-    world = crossed(thread("a"), thread("b"))
-    for path, session, identity in (
-        ("/x", 8, "p"), ("/y", 9, "q"), ("/y", 8, "p"), ("/x", 9, "q"),
-    ):  # fmt: skip
-        world.queue(path, session, identity)
-    found = graph(world.picture().locks)
-    assert [one.certain for one in found.deadlocks] == [True, False]
-    assert graph(world.picture().locks).without(found.deadlocks[:1]).deadlocks == [
-        found.deadlocks[1]
-    ]
 
 
 # How it is shown.
 
 
 def test_text_of_a_deadlock() -> None:
-    found = graph(crossed(thread("a"), thread("b")).picture().locks)
+    found = graph(played(*crossed(ONE, TWO)).look().locks)
     lines = list(draw.text(found, "/locks", draw.ASCII))
     assert [line.partition("  held")[0].partition("  waits")[0] for line in lines[:5]] == [
-        "host:17:a",
-        "`- /locks/a",
-        "   `- host:17:b",
-        "      `- /locks/b",
-        "         `- host:17:a",
+        "host:17:one",
+        "`- /a",
+        "   `- host:17:two",
+        "      `- /b",
+        "         `- host:17:one",
     ]
     assert lines[5:9] == [
         "",
         "DEADLOCK (certain), 4 contenders:",
-        "  host:17:a waits for /locks/b: host:17:b holds it",
-        "  host:17:b waits for /locks/a: host:17:a holds it",
+        "  host:17:one waits for /b: host:17:two holds it",
+        "  host:17:two waits for /a: host:17:one holds it",
     ]
     command = lines[9].partition(": ")[2]
     assert shlex.split(command) == [
-        "zklock", "break", "/locks/b", "0000000000000007-0000000000"
+        "zklock", "break", "/b", "0000000000000007-0000000000"
     ]  # fmt: skip
 
 
 def test_text_of_a_queue() -> None:
     world = World()
-    for name in ("a", "b", "c"):
-        world.queue("/locks/x", 1, thread(name))
-    lines = list(draw.text(graph(world.picture().locks), "/locks"))
+    for name in (ONE, TWO, THREE):
+        world.queue("/locks/x", 1, name)
+    lines = list(draw.text(graph(world.look().locks), "/locks"))
     assert [line.split("  ")[0] for line in lines] == [
-        "host:17:a",
+        "host:17:one",
         "└─ /locks/x",
         "",
         "",
         "no deadlock: 2 wait",
     ]
-    assert lines[2].lstrip().startswith("├─ host:17:b  waits ")
-    assert lines[3].lstrip().startswith("└─ host:17:c  waits ")
+    assert lines[2].lstrip().startswith("├─ host:17:two  waits ")
+    assert lines[3].lstrip().startswith("└─ host:17:three  waits ")
 
 
 def test_what_would_steer_a_terminal_is_escaped() -> None:
     world = World()
     world.queue("/x", 1, "a\x1b[31m")
     world.queue("/x", 2, 'b"<\n')
-    found = graph(world.picture().locks)
+    found = graph(world.look().locks)
     for shown in (draw.text(found, "/"), draw.dot(found), draw.mermaid(found)):
         text = "".join(shown)
         assert not set(text) & {"\x1b", "\n"}
@@ -362,29 +294,29 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
 
 
 def test_a_graph_for_graphviz_and_mermaid() -> None:
-    found = graph(crossed(thread("a"), thread("b")).picture().locks)
+    found = graph(played(*crossed(ONE, TWO)).look().locks)
     dot = list(draw.dot(found))
-    assert '  n0 -> n1 [label="/locks/a", color=red, penwidth=2];' in dot
-    assert '  n1 -> n0 [label="/locks/b", color=red, penwidth=2];' in dot
+    assert '  n0 -> n1 [label="/a", color=red, penwidth=2];' in dot
+    assert '  n1 -> n0 [label="/b", color=red, penwidth=2];' in dot
     mermaid = list(draw.mermaid(found))
     assert mermaid[0] == "graph LR"
-    assert '  n0 -->|"/locks/a"| n1' in mermaid
+    assert '  n0 -->|"/a"| n1' in mermaid
     assert mermaid[-1] == "  linkStyle 0,1 stroke:#c00,stroke-width:3px"
 
 
 def test_json() -> None:
-    world = crossed(thread("a"), thread("b"))
-    told = json.loads(json_of(**draw.to_json(graph(world.picture().locks))))
+    world = played(*crossed(ONE, TWO))
+    told = json.loads(json_of(**draw.to_json(graph(world.look().locks))))
     assert told["version"] == 1
     assert [one["holds"] for one in told["contenders"]] == [True, False, True, False]
     (first, second) = told["waits"]
     assert first["behind"] == [told["contenders"][0]["node"]]
-    assert (first["until_gone"], second["lock"]) == (1, "/locks/b")
+    assert (first["until_gone"], second["lock"]) == (1, "/b")
     (dead,) = told["deadlocks"]
     assert dead["certain"] is True
-    assert [step["waiter"]["identity"] for step in dead["chain"]] == [thread("a"), thread("b")]
+    assert [step["waiter"]["identity"] for step in dead["chain"]] == [ONE, TWO]
     assert len(dead["nodes"]) == 4
-    assert dead["command"] == "zklock break /locks/b 0000000000000007-0000000000"
+    assert dead["command"] == "zklock break /b 0000000000000007-0000000000"
 
 
 @pytest.mark.parametrize("count", [1000])
@@ -393,5 +325,5 @@ def test_a_long_queue_is_drawn_in_a_blink(count: int) -> None:
     for at in range(count):
         world.queue(f"/locks/{at}", 1, thread(f"t{at}"))
         world.queue(f"/locks/{at}", 1, thread(f"t{at + 1}"))
-    lines = list(draw.text(graph(world.picture().locks), "/"))
+    lines = list(draw.text(graph(world.look().locks), "/"))
     assert len(lines) > count

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from zklock.cli.view.model import Facts, Folder, Picture, Seen, picture
+from zklock.cli.view.model import Facts, Folder, Look, Seen, picture
+from zklock.cli.view.waits import graph
 
 MARKS = {"lock": "-lock-", "read": "-__READ__", "write": "-__WRIT__", "lease": "-lease-",
          "latch": "-latch-"}  # fmt: skip
@@ -68,9 +70,10 @@ class World:
         for one in waiting:
             self.queue(f"{path}/locks", *one)
 
-    def picture(self) -> Picture:
-        """Return the locks."""
-        return picture(self.facts)
+    def look(self, **more: Any) -> Look:
+        """Return what is there, with the deadlocks."""
+        found = picture(self.facts)
+        return replace(found, deadlocks=graph(found.locks).deadlocks, **more)
 
     def _child(self, parent: str, name: str) -> None:
         before = self.facts.folders[parent]

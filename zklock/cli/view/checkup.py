@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from zklock._core.heartbeat import HUNG
 from zklock._core.lease import DEFAULT_FRACTION
 from zklock._recipes import names
-from zklock.cli.view.model import Facts, LockView, Picture
+from zklock.cli.view.model import Facts, LockView, Look
 from zklock.cli.view.text import CLOCKS_DIFFER, many
-from zklock.cli.view.waits import Graph
 
 LEASE = DEFAULT_FRACTION
 HEARTBEAT = 1 / 10
@@ -45,9 +45,9 @@ class Finding:
     """``about``: a word for programs. ``todo``: what to do, empty if there is nothing to do."""
 
     level: Level
-    about: str
     what: str
     todo: str = ""
+    about: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -132,8 +132,7 @@ class Examined:
     rights: Rights | None
     own: Rights | None
     exists: bool
-    picture: Picture
-    graph: Graph
+    seen: Look
     remedies: Sequence[str | None]
     facts: Facts = field(default_factory=Facts)
     versions: str = ""
@@ -143,32 +142,37 @@ class Examined:
 
 def without_session(servers: Sequence[Server], why: str) -> list[Finding]:
     """Return the findings where no session can be had, the worst first."""
-    return [problem("session", why), *_sorted(_servers(servers))]
+    told = [*_of("server", _servers(servers)), *_of("version", _versions(servers))]
+    return [problem(why, about="session"), *_of("", told)]
 
 
-def _sorted(found: Iterable[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda finding: -finding.level)
+def _of(about: str, found: Iterable[Finding]) -> list[Finding]:
+    """Return the findings, the worst first; they are about this, unless they say what else."""
+    told = (one if one.about else replace(one, about=about) for one in found)
+    return sorted(told, key=lambda finding: -finding.level)
 
 
 def findings(it: Examined) -> list[Finding]:
     """Return all findings, the worst first."""
-    found = [
-        *_servers(it.servers),
-        *_crowd(it),
-        *_local(it),
-        *_ensemble(it.servers, None if it.limits is None else it.limits.voters),
-        *_session(it),
-        *_speed(it),
-        *_clock(it),
-        *_clocks(it),
-        *_access(it),
-        *_rights(it),
-        *_contenders(it.picture),
-        *_numbers(it.facts),
-        *_pools(it.picture),
-        *_deadlocks(it),
-    ]
-    return _sorted(found)
+    sections = {
+        "server": _servers(it.servers),
+        "version": _versions(it.servers),
+        "connections": _crowd(it),
+        "sessions": _local(it),
+        "ensemble": _ensemble(it.servers, None if it.limits is None else it.limits.voters),
+        "session": _session(it),
+        "lease": _lease(it),
+        "cut off": _cut_off(it),
+        "speed": _speed(it),
+        "clock": _clock(it),
+        "clocks": _clocks(it),
+        "acl": chain(_access(it), _rights(it)),
+        "locks": _contenders(it.seen),
+        "numbers": _numbers(it.facts),
+        "pool": _pools(it.seen),
+        "deadlock": _deadlocks(it),
+    }
+    return _of("", chain.from_iterable(_of(*section) for section in sections.items()))
 
 
 def worst(found: Sequence[Finding]) -> int:
@@ -178,56 +182,50 @@ def worst(found: Sequence[Finding]) -> int:
 
 def _servers(servers: Sequence[Server]) -> Iterator[Finding]:
     for server in servers:
-        about = "server"
         if server.trouble is not None:
             yield warning(
-                about,
                 f"{server.name} {server.trouble}",
                 server.todo or "look at its log",
             )
         elif server.mode == "read-only":
             yield problem(
-                about,
                 f"{server.name} has no quorum and serves only reads: it grants no lock",
                 "start the other servers of the ensemble, or repair the network between them",
             )
         elif server.mode == "observer":
             yield note(
-                about,
                 f"{server.name} is an observer: a heartbeat through it makes one more hop",
                 "let programs with short session timeouts connect to voters",
             )
         elif server.outstanding > 100:
             yield warning(
-                about,
                 f"{server.name} has {server.outstanding} outstanding requests",
                 "check its disk: a slow transaction log delays all writes",
             )
         elif server.mode is None:
             yield unknown(
-                about,
                 f"{server.name} serves, but does not report its version, nor whether it leads, "
                 "follows or observes",
                 "put 'srvr' on its whitelist of four-letter words, or see --admin-port",
             )
         else:
             yield ok(
-                about,
                 f"{server.name}: {server.mode}, "
                 f"ZooKeeper {server.version or 'of an unknown version'}",
             )
+
+
+def _versions(servers: Sequence[Server]) -> Iterator[Finding]:
     serving = [server for server in servers if server.trouble is None]
     versions = sorted({server.version for server in serving if server.version})
     if len(versions) > 1:
         yield note(
-            "version",
             f"the servers run different versions: {', '.join(versions)}",
             "finish the upgrade",
         )
     for version in versions:
         if _number(version) <= UNMAINTAINED:
             yield warning(
-                "version",
                 f"ZooKeeper {version} is no longer maintained",
                 "upgrade to 3.8 or later",
             )
@@ -237,7 +235,6 @@ def _crowd(it: Examined) -> Iterator[Finding]:
     most = it.limits.per_address if it.limits else 0
     if most and it.alike >= CROWDED * most:
         yield warning(
-            "connections",
             f"{it.alike} of the {most} connections that a server takes from one address "
             "(maxClientCnxns) are in use",
             "share one client in each process, or raise maxClientCnxns on all servers: a holder "
@@ -248,7 +245,6 @@ def _crowd(it: Examined) -> Iterator[Finding]:
 def _local(it: Examined) -> Iterator[Finding]:
     if it.local and not (it.own and it.own.refusal):
         yield warning(
-            "sessions",
             "new sessions are local to a server until they get a lock, but zklock's guarantees "
             "assume global sessions",
             "set localSessionsEnabled=false on all servers",
@@ -256,32 +252,27 @@ def _local(it: Examined) -> Iterator[Finding]:
 
 
 def _ensemble(servers: Sequence[Server], known: int | None) -> Iterator[Finding]:
-    about = "ensemble"
     serving = [server for server in servers if server.trouble is None]
     named = sum(server.mode in {"leader", "follower"} for server in servers)
     if known == 1 or (serving and all(server.mode == "standalone" for server in serving)):
         yield note(
-            about,
             "there is only one server: while it is down, no lock is granted, and leases lapse",
             "run three servers where that matters",
         )
     elif known:
         if len(servers) < known:
             yield note(
-                about,
                 f"the ensemble has {known} voters, but --hosts names only {len(servers)} of its "
                 "servers: a client with these hosts cannot use the others",
                 "name all servers in --hosts, and in the hosts of the programs",
             )
         if known % 2 == 0:
             yield note(
-                about,
                 f"{known} voters tolerate no more failures than {known - 1} would",
                 "use an odd number of voters",
             )
     elif named and named == len(servers) and named % 2 == 0:
         yield note(
-            about,
             f"--hosts names {named} voters: if these are all, they tolerate no more failures than "
             f"{named - 1} would",
             "name all servers in --hosts; use an odd number of voters",
@@ -300,16 +291,18 @@ def _session(it: Examined) -> Iterator[Finding]:
         if limits and limits.shortest is not None and limits.longest is not None:
             bounds = f" (it grants {limits.shortest:g} to {limits.longest:g} s)"
         yield warning(
-            "session",
             f"the command asked for a session timeout of {it.asked:g} s, and ZooKeeper granted "
             f"{timeout:g} s{bounds}",
             "ask for that timeout, or change minSessionTimeout or maxSessionTimeout",
         )
     else:
-        yield ok("session", f"the session timeout is {timeout:g} s, as asked")
+        yield ok(f"the session timeout is {timeout:g} s, as asked")
+
+
+def _lease(it: Examined) -> Iterator[Finding]:
+    timeout, limits = it.granted, it.limits
     if limits is None or limits.tick is None:
         yield unknown(
-            "lease",
             "the servers' tickTime is not known, and neither is the time between a lost lease "
             f"and the next grant{_granting(limits)}: with a session timeout of {timeout:g} s, "
             f"tickTime must be less than {2 * (1 - HEARTBEAT - LEASE) * timeout:.1f} s",
@@ -321,35 +314,34 @@ def _session(it: Examined) -> Iterator[Finding]:
     arithmetic = f"session timeout {timeout:g} s, tickTime {tick:g} s ({limits.source})"
     if room <= 0:
         yield problem(
-            "lease",
             "ZooKeeper may grant a lock to the next contender before its holder knows of the "
             f"loss: {arithmetic}",
             f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
         )
     elif room < max(HEARTBEAT * timeout, SOON):
         yield warning(
-            "lease",
             f"a holder knows of its loss only {room:.2f} s before the next grant: {arithmetic}",
             f"ask for a session timeout of {4 * tick:g} s or more, or lower tickTime",
         )
     else:
         yield ok(
-            "lease",
             f"a holder knows of its loss at least {room:.2f} s before the next grant: {arithmetic}",
         )
-    if len(it.servers) == 1 and not limits.voters:
+
+
+def _cut_off(it: Examined) -> Iterator[Finding]:
+    limits = it.limits
+    if limits is None or limits.tick is None or (len(it.servers) == 1 and not limits.voters):
         return
     if limits.sync_ticks is None:
         yield unknown(
-            "cut off",
             "syncLimit is not known: nobody knows for how long a server that is cut off from its "
             "leader answers reads",
             "put 'conf' on the servers' whitelist of four-letter words",
         )
     else:
-        cut_off = limits.sync_ticks * tick
+        cut_off = limits.sync_ticks * limits.tick
         yield note(
-            "cut off",
             f"a server that is cut off from its leader answers reads for up to {cut_off:g} s "
             f"(syncLimit {limits.sync_ticks}): its answers may be that old",
             "decide by grant.check() and by tokens, not by a read of ZooKeeper",
@@ -367,20 +359,18 @@ def _granting(limits: Limits | None) -> str:
 
 def _speed(it: Examined) -> Iterator[Finding]:
     writes = f", a write {_times(it.writes)}" if it.writes else ""
-    yield ok("speed", f"a read takes {_times(it.reads)}{writes}")
+    yield ok(f"a read takes {_times(it.reads)}{writes}")
     if not it.writes:
         return
     slowest, beat = max(it.writes), HEARTBEAT * it.granted
     if slowest > SILENCE * it.granted:
         yield problem(
-            "speed",
             f"a write took {_ms(slowest)}: a heartbeat that takes longer than "
             f"{_ms(SILENCE * it.granted)} costs the connection, and soon the locks",
             "give the transaction log a disk of its own, or ask for a longer session timeout",
         )
     elif slowest > beat:
         yield warning(
-            "speed",
             f"a write took {_ms(slowest)}: a heartbeat is sent every {_ms(beat)}",
             "give the transaction log a disk of its own, or ask for a longer session timeout",
         )
@@ -396,15 +386,14 @@ def _ms(seconds: float) -> str:
 
 def _clock(it: Examined) -> Iterator[Finding]:
     if it.boottime:
-        yield ok("clock", "leases are kept by CLOCK_BOOTTIME")
+        yield ok("leases are kept by CLOCK_BOOTTIME")
     else:
         yield warning(
-            "clock",
             "this system has no CLOCK_BOOTTIME: a lease seems live after the machine slept",
             "do not suspend the machine while a lock is held",
         )
     if it.versions:
-        yield ok("version", it.versions)
+        yield ok(it.versions, about="version")
 
 
 def _clocks(it: Examined) -> Iterator[Finding]:
@@ -419,20 +408,18 @@ def _clocks(it: Examined) -> Iterator[Finding]:
             continue
         wrong += 1
         far = f"{least:.0f} s ahead of" if least > 0 else f"{-most:.0f} s behind"
-        yield note("clocks", f"the clock of {server.name} is {far} this machine's", todo)
+        yield note(f"the clock of {server.name} is {far} this machine's", todo)
     if compared and not wrong:
         some = ", ".join(server.name for server in compared)
-        yield ok("clocks", f"this machine's clock agrees with that of {some}")
-    behind = it.facts.times.behind
+        yield ok(f"this machine's clock agrees with that of {some}")
+    behind = it.seen.behind
     if not wrong and behind > CLOCKS_DIFFER:
         yield note(
-            "clocks",
             f"this machine's clock is {behind:.0f} s behind that of ZooKeeper's leader, or more",
             todo,
         )
     elif not compared:
         yield unknown(
-            "clocks",
             "zklock does not know whether this machine's clock agrees with the servers': ages "
             "may be wrong",
             "let zklock ask the admin servers: see --admin-port",
@@ -442,21 +429,20 @@ def _clocks(it: Examined) -> Iterator[Finding]:
 def _access(it: Examined) -> Iterator[Finding]:
     if not it.chroot_exists:
         yield problem(
-            "chroot",
             f"the chroot {it.chroot} does not exist: every request fails",
             f"create it: zkCli.sh create {it.chroot}",
+            about="chroot",
         )
     elif not it.exists:
         yield note(
-            "path",
             f"{it.path} does not exist yet: the first contender makes it",
             "if there should be locks, look for them with 'zklock ls'",
+            about="path",
         )
-    if it.facts.denied:
-        some = ", ".join(sorted(it.facts.denied)[:3])
+    if it.seen.denied:
+        some = ", ".join(it.seen.denied[:3])
         yield warning(
-            "acl",
-            f"ACLs forbid reading {many(len(it.facts.denied), 'node')}, such as {some}",
+            f"ACLs forbid reading {many(len(it.seen.denied), 'node')}, such as {some}",
             "use credentials that may read them",
         )
 
@@ -465,9 +451,9 @@ def _rights(it: Examined) -> Iterator[Finding]:
     own, rights = it.own, it.rights
     if own is not None and own.refusal:
         yield problem(
-            "refused",
             f"with this command's connection, no lock can be acquired at {it.path}",
             own.refusal,
+            about="refused",
         )
     elif own is not None:
         wanted = [
@@ -477,7 +463,6 @@ def _rights(it: Examined) -> Iterator[Finding]:
         lacking = [name for name, granted in wanted if granted is False]
         if lacking:
             yield warning(
-                "acl",
                 f"with this command's connection, there is no {' and '.join(lacking)} permission "
                 f"on {own.path}: a lock there needs create, delete and read",
                 "give it the credentials of the programs (see 'TLS, SASL, ACLs' in the docs), or "
@@ -485,39 +470,35 @@ def _rights(it: Examined) -> Iterator[Finding]:
             )
         elif rights is not None and not rights.delete:
             yield ok(
-                "acl",
                 f"only clients with credentials can take locks on {own.path}, and this command can",
             )
     if rights is not None and rights.delete:
         yield note(
-            "acl",
             f"anyone who reaches ZooKeeper may delete contenders on {rights.path}, and so take "
             "locks",
             "set an ACL, unless everyone who reaches ZooKeeper is trusted",
         )
     elif rights is None and own is not None:
         yield unknown(
-            "acl",
             f"this command may not read the ACL of {own.path}: the rights of others are not known",
             "use credentials that have read or admin permission",
         )
 
 
-def _contenders(picture: Picture) -> Iterator[Finding]:
-    waiting = sum(len(lock.waiting) for lock in picture.locks)
+def _contenders(seen: Look) -> Iterator[Finding]:
+    waiting = sum(len(lock.waiting) for lock in seen.locks)
     yield ok(
-        "locks",
-        f"{many(len(picture.locks), 'lock')} in use, {many(waiting, 'waiting contender')}",
+        f"{many(len(seen.locks), 'lock')} in use, {many(waiting, 'waiting contender')}",
     )
-    for lock in picture.locks:
+    for lock in seen.locks:
         for what, todo in lock.orphans():
-            yield problem("orphan", what, todo)
+            yield problem(what, todo, about="orphan")
         if _mixed(lock):
             yield warning(
-                "kazoo",
                 f"{lock.path} has contenders of kazoo and of others: kazoo's do not wait for the "
                 'others unless they are made with extra_lock_patterns=["-lock-"]',
                 "use zklock there, or pass that argument to each of kazoo's locks",
+                about="kazoo",
             )
 
 
@@ -537,23 +518,21 @@ def _numbers(facts: Facts) -> Iterator[Finding]:
             number = ((folder.changes & 0xFFFFFFFF) + len(folder.names)) // 2
         if number >= names.EXHAUSTED_AT:
             yield problem(
-                "numbers",
                 f"{path}: its sequence numbers are used up: no new contender is granted",
                 "let its queue drain; zklock then renews it. End the contenders of other libraries",
             )
         elif number >= names.RENEW_AT:
             yield warning(
-                "numbers",
                 f"{path}: more than half of its sequence numbers are used up",
                 "leave it without holders and waiters for a moment: zklock's release then renews "
                 "it",
             )
 
 
-def _pools(picture: Picture) -> Iterator[Finding]:
-    for pool in picture.pools:
+def _pools(seen: Look) -> Iterator[Finding]:
+    for pool in seen.pools:
         if pool.orphans:
-            yield warning("pool",
+            yield warning(
                 f"{pool.path}: {pool.orphans} of {pool.shards} shards have no owner, with "
                 f"{len(pool.workers)} workers",
                 "start workers" if not pool.workers else "look again; if it lasts, see the "
@@ -562,11 +541,10 @@ def _pools(picture: Picture) -> Iterator[Finding]:
 
 
 def _deadlocks(it: Examined) -> Iterator[Finding]:
-    for deadlock, remedy in zip(it.graph.deadlocks, it.remedies, strict=True):
+    for deadlock, remedy in zip(it.seen.deadlocks, it.remedies, strict=True):
         locks = ", ".join(dict.fromkeys(link.lock.path for link in deadlock.chain))
         yield Finding(
             Level.PROBLEM if deadlock.certain else Level.WARNING,
-            "deadlock",
             f"{'a certain' if deadlock.certain else 'a possible'} deadlock over {locks}",
             f"see 'zklock graph'; this would break it: {remedy}",
         )

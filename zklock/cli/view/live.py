@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import zklock
 from zklock._ground.clock import clock
-from zklock.cli.view.model import Picture, picture
+from zklock.cli.view.model import Look, picture
 from zklock.cli.view.reader import DROPPED, Reader
-from zklock.cli.view.waits import Deadlock, Graph, graph
+from zklock.cli.view.waits import Graph, graph
 
 _TURN_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen. ``connected``: whether changes are told; if not, it may be out of date.
-
-    ``behind``: seconds by which this machine's clock is behind ZooKeeper's, at least.
-    ``addresses``: of the clients of sessions, as far as they are known.
-    """
-
-    picture: Picture = field(default_factory=Picture)
-    deadlocks: tuple[Deadlock, ...] = ()
-    connected: bool = True
-    missing: bool = False
-    denied: tuple[str, ...] = ()
-    behind: float = 0.0
-    addresses: Mapping[int, str] = field(default_factory=dict)
 
 
 def looks(reader: Reader, interval: float) -> Iterator[Look]:
@@ -56,12 +39,10 @@ def looks(reader: Reader, interval: float) -> Iterator[Look]:
         yield found
 
 
-def look(reader: Reader, seen: Picture) -> Look:
+def look(reader: Reader, seen: Look) -> Look:
     """Return what was seen, with the deadlocks that a second look confirms."""
     deadlocks = confirmed(graph(seen.locks), reader).deadlocks
-    facts = reader.facts
-    hidden = tuple(sorted(facts.denied))
-    return Look(seen, tuple(deadlocks), True, reader.missing, hidden, facts.times.behind)
+    return replace(seen, deadlocks=deadlocks, missing=reader.missing)
 
 
 def confirmed(found: Graph, reader: Reader) -> Graph:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zklock._ground.addresses import session_text
 from zklock._ground.clock import clock
@@ -17,6 +17,9 @@ from zklock._pool.keys import Key, parse_shards
 from zklock._recipes import names, queries, semaphore as semaphore_recipe
 from zklock._recipes.effects import Node
 from zklock._recipes.queries import Contender
+
+if TYPE_CHECKING:
+    from zklock.cli.view.waits import Deadlock
 
 LOCKS, LEASES = semaphore_recipe.locks("").strip("/"), semaphore_recipe.leases("").strip("/")
 POOL = frozenset(
@@ -290,11 +293,22 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """All that was found below a path, in order of the paths."""
+class Look:
+    """All that was found below a path, in order of the paths.
+
+    ``connected``: whether changes are told; if not, it may be out of date. ``behind``: seconds by
+    which this machine's clock is behind ZooKeeper's, at least. ``addresses``: of the clients of
+    sessions, as far as they are known.
+    """
 
     locks: Sequence[LockView] = ()
     pools: Sequence[PoolView] = ()
+    deadlocks: Sequence[Deadlock] = ()
+    connected: bool = True
+    missing: bool = False
+    denied: Sequence[str] = ()
+    behind: float = 0.0
+    addresses: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -401,11 +415,12 @@ def _kind(kinds: Container[names.Kind]) -> What:
     return What.LOCK
 
 
-def picture(facts: Facts) -> Picture:
-    """Return the locks and pools that the facts describe."""
+def picture(facts: Facts) -> Look:
+    """Return what the facts describe."""
     found = [find(path, facts) for path in sorted(facts.folders) if path != "/"]
     locks = [it.lock for it in found if it.lock is not None and it.lock.places]
-    return Picture(locks, [it.pool for it in found if it.pool is not None])
+    pools = [it.pool for it in found if it.pool is not None]
+    return Look(locks, pools, denied=sorted(facts.denied), behind=facts.times.behind)
 
 
 def _pool_around(path: str, folders: Mapping[str, Folder]) -> str | None:

@@ -7,13 +7,14 @@ recur. So a change costs one listing of the node where it happened, and one read
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -27,9 +28,10 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import EventType, KazooState
 
 import zklock
+from zklock._core.failures import MEANINGS
 from zklock._ground.clock import clock
 from zklock._recipes import names
-from zklock.cli.view.asking import answer, answers
+from zklock._recipes.effects import backoff
 from zklock.cli.view.model import (
     LEASES,
     LOCKS,
@@ -39,7 +41,7 @@ from zklock.cli.view.model import (
     Facts,
     Folder,
     Found,
-    Picture,
+    Look,
     Seen,
     below,
     find,
@@ -47,6 +49,12 @@ from zklock.cli.view.model import (
     may_be_semaphore,
     picture,
 )
+
+_WINDOW = 256
+"""The most requests that are under way at a time."""
+
+_K = TypeVar("_K")
+
 
 _INTERRUPTED = "the connection to ZooKeeper is interrupted"
 
@@ -88,7 +96,7 @@ class Reader:
         if follow:
             client.add_listener(self._on_state)
 
-    def read(self) -> Picture:
+    def read(self) -> Look:
         """Read everything, as the leader knows it. ``NoAnswer`` if an answer does not come."""
         self._read()
         return picture(self.facts)
@@ -322,3 +330,54 @@ class Reader:
         folder = facts.folders.pop(path, None)
         for name in folder.names if folder is not None else ():
             self._forget(below(path, name))
+
+
+def answer(client: KazooClient, ask: Callable[[], Any], path: str) -> Any:
+    """Return the answer about a node, or raise kazoo's error. ``NoAnswer`` if it does not come."""
+    ((_, got),) = answers(client, [path], lambda _: ask())
+    if isinstance(got, KazooException):
+        raise got
+    return got
+
+
+def answers(
+    client: KazooClient,
+    keys: Iterable[_K],
+    ask: Callable[[_K], Any],
+    path_of: Callable[[_K], str] = str,
+) -> Iterator[tuple[_K, Any]]:
+    """Ask about each key, and yield it with its answer, or with kazoo's error.
+
+    Ask again while ZooKeeper is too busy. ``NoAnswer`` if nothing comes for a session timeout.
+    """
+    timeout = client.handler.session_timeout
+    left, since, tries = [*keys], clock(), 0
+    while left:
+        batch = [(key, ask(key)) for key in left[:_WINDOW]]
+        del left[:_WINDOW]
+        refused = []
+        for key, reply in batch:
+            try:
+                got = reply.get(timeout=timeout)
+            except client.handler.timeout_exception as error:
+                raise _no_answer(path_of(key), timeout) from error
+            except KazooException as error:
+                meaning = MEANINGS.get(getattr(error, "code", 0))
+                if meaning is not None and meaning.busy:
+                    if clock() - since >= timeout:
+                        raise _no_answer(path_of(key), timeout) from error
+                    refused.append(key)
+                    continue
+                got = error
+            since, tries = clock(), 0
+            yield key, got
+        if refused:
+            left += refused
+            time.sleep(backoff(tries))
+            tries += 1
+
+
+def _no_answer(path: str, timeout: float) -> zklock.NoAnswer:
+    return zklock.NoAnswer(
+        f"{path}: no answer within {timeout:g} s: check that a quorum is up, and try again"
+    )

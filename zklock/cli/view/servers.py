@@ -30,9 +30,9 @@ import zklock
 from zklock._core.failures import MEANINGS
 from zklock._ground.clock import clock
 from zklock._shell.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
-from zklock.cli.view.asking import answer
 from zklock.cli.view.checkup import Limits, Rights, Server
 from zklock.cli.view.model import below, signed
+from zklock.cli.view.reader import answer
 from zklock.testing.errors import NotServing
 from zklock.testing.sessions import CLOSE, connecting, received
 from zklock.testing.status import ServerStatus, connected, four_letter
