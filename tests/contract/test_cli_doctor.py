@@ -8,17 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kazoo.security import make_acl, make_digest_acl
 
 import zklock
+from tests.contract.scenes import PRIVATE
 from tests.contract.test_cli import PATIENCE, Commands
 from zklock.cli.view import servers
 from zklock.testing import ZooKeeperServer, wait_for
 
 
-def test_a_port_is_a_number(zk: Commands) -> None:
-    for wrong in ("-1", "65536", "x", "1.5"):
-        code, _, errors = zk.run("doctor", f"--admin-port={wrong}")
-        assert (code, f"{wrong}: not a port" in errors) == (64, True)
+@pytest.fixture
+def owner(zklock_connect: Callable[..., Any]) -> Any:
+    """The client for what is ``PRIVATE``."""
+    return zklock_connect(auth_data=[("digest", "owner:secret")])
 
 
 def examine(zk: Commands, *arguments: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -34,14 +36,11 @@ def examine(zk: Commands, *arguments: str) -> tuple[int, dict[str, list[dict[str
     return code, found
 
 
-def test_a_healthy_server(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
-) -> None:
-    client = zklock_connect(timeout=30.0)
-    with zklock.Lock(client, f"{zklock_path}/a", identity="host-7"):
-        before = client.get(zklock_path)[1]
+def test_a_healthy_server(zk: Commands, zklock_path: str, patient: Any) -> None:
+    with zklock.Lock(patient, f"{zklock_path}/a", identity="host-7"):
+        before = patient.get(zklock_path)[1]
         code, found = examine(zk, zklock_path)
-        assert client.get(zklock_path)[1] == before, "nothing was changed"
+        assert patient.get(zklock_path)[1] == before, "nothing was changed"
     speed = {finding.pop("level") for finding in found.pop("speed")}
     assert speed <= {"ok", "warning", "problem"}, "other work may slow the server down"
     assert code == 0 or speed != {"ok"}
@@ -51,12 +50,9 @@ def test_a_healthy_server(
     assert found["ensemble"][0]["level"] == found["acl"][0]["level"] == "note"
 
 
-def test_what_hurts_is_found(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
-) -> None:
-    client = zklock_connect(timeout=30.0)
-    client.ensure_path(f"{zklock_path}/a")
-    left = client.create(f"{zklock_path}/a/_c_{'0' * 32}-lock-", b"left behind", sequence=True)
+def test_what_hurts_is_found(zk: Commands, zklock_path: str, patient: Any) -> None:
+    patient.ensure_path(f"{zklock_path}/a")
+    left = patient.create(f"{zklock_path}/a/_c_{'0' * 32}-lock-", b"left behind", sequence=True)
     zk.environ["ZKLOCK_HOSTS"] += ",127.0.0.1:1"
     code, found = examine(zk, "--session-timeout", "3600", zklock_path)
     assert code == 2
@@ -68,7 +64,7 @@ def test_what_hurts_is_found(
     assert "127.0.0.1:1 cannot be reached" in found["server"][0]["what"]
     arguments = orphan["do"].partition("zklock ")[2].split()
     assert zk.run(*arguments)[0] == 0
-    assert client.exists(left) is None
+    assert patient.exists(left) is None
 
 
 def test_a_chroot_that_does_not_exist(zk: Commands, zklock_path: str) -> None:
@@ -80,15 +76,10 @@ def test_a_chroot_that_does_not_exist(zk: Commands, zklock_path: str) -> None:
 
 @pytest.mark.parametrize("chroot", ["", "/closed"])
 def test_below_what_may_not_be_read(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any], chroot: str
+    zk: Commands, zklock_path: str, owner: Any, chroot: str
 ) -> None:
     """From 3.8.4 and 3.9.2 on, a look whether a node is there is refused, too."""
-    from kazoo.security import make_acl, make_digest_acl
-
-    owner = zklock_connect()
-    owner.add_auth("digest", "owner:secret")
-    below = make_acl("world", "anyone", create=True, delete=True)
-    acl = [make_digest_acl("owner", "secret", all=True), below]
+    acl = [*PRIVATE, make_acl("world", "anyone", create=True, delete=True)]
     owner.create(f"{zklock_path}/closed", acl=acl, makepath=True)
     owner.create(f"{zklock_path}/closed/report", acl=[make_acl("world", "anyone", all=True)])
     zk.environ["ZKLOCK_HOSTS"] += f"{zklock_path}{chroot}"
@@ -99,18 +90,10 @@ def test_below_what_may_not_be_read(
         "anyone who reaches ZooKeeper may delete contenders on"
     )
     assert found["speed"]
-    owner.delete(zklock_path, recursive=True)
 
 
-def test_without_credentials_for_the_path(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
-) -> None:
-    from kazoo.security import make_acl, make_digest_acl
-
-    owner = zklock_connect()
-    owner.add_auth("digest", "owner:secret")
-    acl = [make_digest_acl("owner", "secret", all=True), make_acl("world", "anyone", read=True)]
-    owner.create(zklock_path, acl=acl)
+def test_without_credentials_for_the_path(zk: Commands, zklock_path: str, owner: Any) -> None:
+    owner.create(zklock_path, acl=[*PRIVATE, make_acl("world", "anyone", read=True)])
     code, found = examine(zk, zklock_path)
     assert code >= 1
     assert found["acl"][0]["what"].startswith(
@@ -133,19 +116,11 @@ def test_the_rights_of_this_client_are_tried_and_nothing_is_changed(
     rights: dict[str, bool],
     expected: tuple[bool, bool | None, bool],
     zklock_path: str,
+    owner: Any,
     zklock_connect: Callable[..., Any],
 ) -> None:
-    from kazoo.security import make_digest_acl
-
-    client = zklock_connect()
-    owner = zklock_connect()
-    owner.add_auth("digest", "owner:secret")
-    client.add_auth("digest", "other:secret")
-    acl = [
-        make_digest_acl("owner", "secret", all=True),
-        make_digest_acl("other", "secret", **rights),
-    ]
-    owner.create(zklock_path, acl=acl)
+    client = zklock_connect(auth_data=[("digest", "other:secret")])
+    owner.create(zklock_path, acl=[*PRIVATE, make_digest_acl("other", "secret", **rights)])
     before = owner.get(zklock_path)[1]
     found = servers.own_rights(client, zklock_path)
     assert found is not None
@@ -153,7 +128,6 @@ def test_the_rights_of_this_client_are_tried_and_nothing_is_changed(
     assert owner.get(zklock_path)[1] == before
     assert owner.get_children(zklock_path) == []
     assert servers.own_rights(client, f"{zklock_path}/missing") is None
-    owner.delete(zklock_path)
 
 
 def test_the_admin_server_is_asked(administered: tuple[ZooKeeperServer, int]) -> None:

@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
 import zklock
+from tests.contract.scenes import PRIVATE
 from tests.contract.support import gone, queued
 from tests.contract.test_cli import PATIENCE, ZKLOCK, Commands, await_file, python
 from tests.contract.test_demo import parent_of
@@ -227,18 +229,28 @@ def test_a_signal_while_releasing(
 
 
 def test_a_waiting_command_says_what_for(
-    zk: Commands, zklock_path: str, patient: KazooClient
+    zk: Commands, zklock_path: str, patient: KazooClient, zklock_connect: Callable[..., Any]
 ) -> None:
-    mine = zklock.Lock(patient, zklock_path, identity="host-7")
-    with mine as grant:
-        first = zk.start("run", zklock_path, "true")
-        queued(patient, zklock_path, 2)
-        second = zk.start("run", "-v", "-w", "4", zklock_path, "true")
-        _, errors = second.communicate(timeout=PATIENCE)
-        held = re.escape(f"{zklock_path} is held by host-7 ({grant.token}, came ") + "[0-9]+s ago"
-        assert second.returncode == 75
-        for what in ("waits", "gives up"):
-            assert re.search(rf"zklock run: {what}: {held}\); number 2 of 2 waiting\n", errors)
+    """The holder of a lock, of a permit, and one that ACLs hide; behind another, and alone."""
+    lock, permit, hidden = (f"{zklock_path}/{it}" for it in ("lock", "permit", "hidden"))
+    owner = zklock_connect(auth_data=[("digest", "owner:secret")])
+    owner.create(hidden, makepath=True)
+    owner.default_acl = PRIVATE
+    mine = zklock.Lock(patient, lock, identity="host-7")
+    semaphore = zklock.Semaphore(patient, permit, limit=1, identity="host-7")
+    with mine as grant, semaphore as other, zklock.Lock(owner, hidden) as secret:
+        first = zk.start("run", lock, "true")
+        queued(patient, lock, 2)
+        for path, options, holder, place in (
+            (lock, [], f"host-7 ({grant.token}, came AGE)", "number 2 of 2"),
+            (permit, ["--limit", "1"], f"host-7 ({other.token}, came AGE)", "number 1 of 1"),
+            (hidden, [], f"(unnamed) ({secret.token})", ""),
+        ):
+            code, _, errors = zk.run("run", "-v", "-w", "4", *options, path, "true")
+            held = re.escape(f"{path} is held by {holder}; {place}").replace("AGE", r"\d+s ago")
+            assert code == 75
+            for what in ("waits", "gives up"):
+                assert re.search(rf"zklock run: {what}: {held}", errors), errors
     assert first.wait(PATIENCE) == 0
     assert first.communicate() == ("", "")
 

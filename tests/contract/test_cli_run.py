@@ -10,13 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
 
 import zklock
 from tests.contract.support import SOON, boottime, freeze, gone, queued
@@ -47,36 +44,6 @@ def test_shared_commands_run_at_once(zk: Commands, zklock_path: str, tmp_path: P
     lines = [f"touch {tmp_path}/{one}; {until(tmp_path / two)}" for one, two in ("ab", "ba")]
     both = [zk.start("run", "--shared", zklock_path, "-c", line) for line in lines]
     assert [one.wait(PATIENCE) for one in both] == [0, 0]
-
-
-def test_its_place_among_those_who_wait_for_permits(
-    zk: Commands, zklock_path: str, patient: KazooClient
-) -> None:
-    with zklock.Semaphore(patient, zklock_path, limit=1, identity="host-7"):
-        waits = ["run", "-v", "-w", "1", "--limit", "1", zklock_path, "true"]
-        code, _, errors = zk.run(*waits)
-    assert code == 75
-    for what in ("waits", "gives up"):
-        assert re.search(
-            rf"zklock run: {what}: {zklock_path} is held by host-7 \(.*, came [0-9]+s ago\); "
-            "number 1 of 1 waiting\n",
-            errors,
-        )
-
-
-def test_it_waits_for_a_holder_that_it_may_not_read(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
-) -> None:
-    acl = [make_digest_acl("owner", "secret", all=True)]
-    owner = zklock_connect(auth_data=[("digest", "owner:secret")])
-    owner.create(zklock_path)
-    owner.default_acl = acl
-    with zklock.Lock(owner, zklock_path):
-        code, _, errors = zk.run("run", "-v", "-w", "1", zklock_path, "true")
-    assert code == 75
-    assert re.search(
-        rf"run: gives up: {zklock_path} is held by \(unnamed\) \([0-9a-f-]+[,)]", errors
-    )
 
 
 # At least

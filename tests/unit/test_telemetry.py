@@ -214,18 +214,9 @@ class TestSubscription:
         assert record.getMessage() == "a telemetry hook raised"
         assert record.levelno == logging.ERROR
 
-    def test_a_subscribe_that_is_interrupted_as_its_thread_starts_leaves_none(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        before = set(tellers())
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", interrupted_starter())
-            with pytest.raises(KeyboardInterrupt):
-                telemetry.subscribe(print)
-        wait_for(lambda: set(tellers()) <= before, SOON)
-
+    @pytest.mark.parametrize("at", ["the start of its thread", "its entry"])
     def test_an_interrupted_subscribe_leaves_no_thread(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, at: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Struck(dict[Subscription, None]):
             """Hooks, and an interrupt as one is added."""
@@ -233,10 +224,14 @@ class TestSubscription:
             def __setitem__(self, key: Subscription, value: None) -> None:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(hub, "hooks", Struck())
         before = set(tellers())
-        with pytest.raises(KeyboardInterrupt):
-            telemetry.subscribe(print)
+        with monkeypatch.context() as patch:
+            if at == "its entry":
+                patch.setattr(hub, "hooks", Struck())
+            else:
+                patch.setattr(threading.Thread, "start", interrupted_starter())
+            with pytest.raises(KeyboardInterrupt):
+                telemetry.subscribe(print)
         wait_for(lambda: set(tellers()) <= before, SOON)
 
     def test_close_tells_what_was_before_and_nothing_after(self, subscribe: Subscribe) -> None:

@@ -92,23 +92,34 @@ def test_the_servers_clock(seconds: int, http: Http) -> None:
     assert most - least < 60, "a busy machine takes its time, but not as long as this"
 
 
+NO_QUORUM = {"command": "configuration", "error": "not currently serving requests"}
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "dated"),
     [
-        b"",
-        b"<html>Welcome to nginx!</html>",
-        b"\xff",
-        b"null",
-        b"[]",
-        b'{"command": "monitor"}',
-        b"[" * 100_000,
-        json.dumps({**CONFIGURATION, "client_port": [2181]}).encode(),
-        json.dumps({**CONFIGURATION, "client_port": 2182}).encode(),
+        *[
+            (body, True)
+            for body in (
+                b"",
+                b"<html>Welcome to nginx!</html>",
+                b"\xff",
+                b"null",
+                b"[]",
+                b'{"command": "monitor"}',
+                b"[" * 100_000,
+                json.dumps({**CONFIGURATION, "client_port": [2181]}).encode(),
+                json.dumps({**CONFIGURATION, "client_port": 2182}).encode(),
+            )
+        ],
+        (json.dumps(CONFIGURATION).encode(), False),
     ],
-    ids=lambda body: body[:12].decode(errors="replace"),
+    ids=lambda it: it[:12].decode(errors="replace") if isinstance(it, bytes) else str(it),
 )
-def test_other_programs_and_other_servers_are_not_believed(body: bytes, http: Http) -> None:
-    http.answer = lambda _: (body, timedelta())
+def test_other_programs_and_other_servers_are_not_believed(
+    body: bytes, dated: bool, http: Http
+) -> None:
+    http.answer = lambda _: (body, timedelta() if dated else None)
     admin = Admin("127.0.0.1", http.port, 2181)
     assert (admin.configuration, admin.ahead) == ({}, None)
     http.answer = lambda name: (json.dumps({"command": name}).encode(), timedelta())
@@ -116,22 +127,12 @@ def test_other_programs_and_other_servers_are_not_believed(body: bytes, http: Ht
     assert len(http.asked) == 1
 
 
-def test_an_answer_without_a_date_is_from_something_else(http: Http) -> None:
-    http.answer = lambda _: (json.dumps(CONFIGURATION).encode(), None)
-    assert Admin("127.0.0.1", http.port, 2181).configuration == {}
-
-
-def test_behind_tls_the_port_says_nothing(http: Http) -> None:
+def test_what_is_asked_of_whom(http: Http) -> None:
+    """Behind TLS the port says nothing; without a quorum nothing is known."""
     assert Admin("127.0.0.1", http.port, None).configuration["tick_time"] == 2000
-
-
-def test_a_server_without_a_quorum(http: Http) -> None:
-    body = {"command": "configuration", "error": "not currently serving requests"}
-    http.answer = lambda _: (json.dumps(body).encode(), timedelta())
+    http.answer = lambda _: (json.dumps(NO_QUORUM).encode(), timedelta())
     assert Admin("127.0.0.1", http.port, None).configuration == {}
-
-
-def test_without_a_port_nobody_is_asked(http: Http) -> None:
+    http.asked.clear()
     assert Admin("127.0.0.1", 0, 2181).configuration == {}
     assert http.asked == []
 
