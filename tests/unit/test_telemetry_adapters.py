@@ -195,7 +195,9 @@ class TestPrometheus:
 
         return sampled
 
-    def test_what_is_counted(self, made: LockMetrics, sample: Sample) -> None:
+    def test_what_is_counted_and_no_token_or_session_is_a_label(
+        self, made: LockMetrics, registry: CollectorRegistry, sample: Sample
+    ) -> None:
         for event in events():
             emit(event)
         assert made.flush(SOON)
@@ -221,6 +223,11 @@ class TestPrometheus:
         assert sample("leader_changes_total", path="/election") == 1
         assert sample("lease_low_water_ratio") == 0.0
         assert sample("events_dropped_total") == 0
+        text = generate_latest(registry).decode()
+        assert str(TOKEN) not in text
+        families = text_string_to_metric_families(text)
+        labels = {name for family in families for it in family.samples for name in it.labels}
+        assert " ".join(sorted(labels)) == "direction kind le path pool reason resource state"
 
     def test_a_session_with_a_lock(self, made: LockMetrics, sample: Sample) -> None:
         world = World()
@@ -241,43 +248,10 @@ class TestPrometheus:
         assert made.flush(SOON)
         assert sample("holders", **lock) == 0
 
-    def test_no_token_and_no_session_is_a_label(
-        self, made: LockMetrics, registry: CollectorRegistry
-    ) -> None:
-        for event in events():
-            emit(event)
-        assert made.flush(SOON)
-        text = generate_latest(registry).decode()
-        assert str(TOKEN) not in text
-        labels = {
-            name
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            for name in sample.labels
-        }
-        assert labels == {
-            "path",
-            "kind",
-            "reason",
-            "state",
-            "resource",
-            "pool",
-            "direction",
-            "le",
-        }
-
     @pytest.mark.parametrize("make", [LockMetrics, LockInstrumentor])
     def test_a_label_is_made_by_a_function(self, make: Any) -> None:
         with pytest.raises(TypeError, match="label must be callable, not int"):
             make(label=5)
-
-    def test_labels_can_be_made_coarser(self, registry: CollectorRegistry, sample: Sample) -> None:
-        made = LockMetrics(registry, label=lambda path: "/jobs")
-        emit(granted(1, "/jobs/1"))
-        emit(granted(2, "/jobs/2"))
-        assert made.flush(SOON)
-        assert sample("holders", path="/jobs", kind="exclusive") == 2
-        made.close()
 
     def test_closed_it_counts_no_more_and_can_be_made_again(
         self, registry: CollectorRegistry, sample: Sample
@@ -324,11 +298,12 @@ class TestPrometheus:
     ) -> None:
         parent: Any = lambda path: PurePosixPath(path).parent  # noqa: E731 - a slip of a user's
         made = LockMetrics(registry, label=parent)
-        emit(granted(path="/jobs/1"))
+        for number in (1, 2):
+            emit(granted(number, f"/jobs/{number}"))
         emit(refused("/data/\udcff/1"))  # the name of a file, in bytes that are no text
         assert made.flush(SOON)
         told = generate_latest(registry).decode()
-        assert 'zklock_client_holders{kind="exclusive",path="/jobs"} 1.0' in told
+        assert 'zklock_client_holders{kind="exclusive",path="/jobs"} 2.0' in told
         assert r'refused_total{resource="/data/\\udcff"} 1.0' in told
         made.close()
 
@@ -391,6 +366,7 @@ class TestOpenTelemetry:
         assert recorded.points("lease.low_water") == [({}, 0.0)]
         assert [value for _, value in recorded.points("shards")] == [1]
         assert [value for _, value in recorded.points("leader.changes")] == [1]
+        assert str(TOKEN) not in str(recorded._reader.get_metrics_data())
 
     def test_a_resource_whose_name_is_no_text(self, recorded: Recorded) -> None:
         emit(refused("/data/\udcff"))
@@ -398,12 +374,6 @@ class TestOpenTelemetry:
         assert recorded.points("stale_tokens.refused") == [(name, 1)]
         (span,) = recorded.spans("lock.token.refused")
         assert span.attributes["lock.resource"] == name["lock.resource"]
-
-    def test_no_token_is_an_attribute_of_a_metric(self, recorded: Recorded) -> None:
-        for event in events():
-            emit(event)
-        assert recorded.made.flush(SOON)
-        assert str(TOKEN) not in str(recorded._reader.get_metrics_data())
 
     def test_spans(self, recorded: Recorded) -> None:
         for event in events():

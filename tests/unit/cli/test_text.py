@@ -27,21 +27,27 @@ def test_what_steers_a_terminal_is_escaped(text: str, expected: str) -> None:
     assert named(text) == expected
 
 
-def test_lines_stay_lines() -> None:
-    assert lines("a\x1b\nb") == "a\\x1b\nb"
-
-
-def test_an_identity_that_is_empty_has_a_name() -> None:
-    assert named("") == "(unnamed)"
-
-
-def test_numbers_with_words() -> None:
-    assert [many(count, "worker") for count in (0, 1, 2)] == ["0 workers", "1 worker", "2 workers"]
-
-
-def test_some_of_many() -> None:
-    assert some(["/a", "/\x1b"]) == r"/a, /\x1b"
-    assert some(["/a", "/b", "/c", "/d", "/e"]) == "/a, /b, /c and 2 more"
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (lines("a\x1b\nb"), "a\\x1b\nb"),
+        (named(""), "(unnamed)"),
+        *(
+            (many(count, "job"), told)
+            for count, told in ((0, "0 jobs"), (1, "1 job"), (2, "2 jobs"))
+        ),
+        (some(["/a", "/\x1b"]), r"/a, /\x1b"),
+        (some(["/a", "/b", "/c", "/d", "/e"]), "/a, /b, /c and 2 more"),
+        (short(None), "-"),
+        (short(0.9), "0s"),
+        (short(61), "1m1s"),
+        (short(3600), "1h"),
+        (short(90061), "1d1h"),
+        (rough(1.9), ""),
+    ],
+)
+def test_what_is_told(told: str, expected: str) -> None:
+    assert told == expected
 
 
 def test_texts_lose_their_middles_and_columns_go() -> None:
@@ -75,14 +81,5 @@ def test_lines_are_aligned_and_cut() -> None:
     assert Table(["n"], []).lines() == []
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(None, "-"), (0.9, "0s"), (61, "1m1s"), (3600, "1h"), (90061, "1d1h")],
-)
-def test_lengths_of_time(seconds: float | None, expected: str) -> None:
-    assert short(seconds) == expected
-
-
-def test_a_clock_that_is_behind_by_a_moment_is_not_worth_a_word() -> None:
-    assert rough(1.9) == ""
+def test_a_clock_that_is_behind_is_told_of() -> None:
     assert rough(75.0).startswith("this machine's clock is 1m15s or more behind")
