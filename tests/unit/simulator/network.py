@@ -169,35 +169,26 @@ class Network:
             def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
                 seconds = None if milliseconds is None else milliseconds / 1000
                 if milliseconds != 0:
-                    ends = [
-                        network.sockets[number]
-                        for number in self._wanted
-                        if number in network.sockets
-                    ]
+                    sockets = network.sockets
+                    ends = [sockets[number] for number in self._wanted if number in sockets]
                     if len(ends) < len(self._wanted) or select.POLLOUT in self._wanted.values():
                         return self._ready()
                     network.system.block(lambda: any(end.readable for end in ends), seconds)
                 return self._ready()
 
             def _ready(self) -> list[tuple[int, int]]:
+                sockets = network.sockets
                 return [
                     (number, flags)
                     for number, flags in self._wanted.items()
                     if flags & select.POLLOUT
-                    or number not in network.sockets
-                    or network.sockets[number].readable
+                    or (flags and (number not in sockets or sockets[number].readable))
                 ]
 
-        class Epoll:
+        class Epoll(Poll):
             """As ``select.epoll()``, for sockets that can be read."""
 
-            def __init__(self) -> None:
-                self._wanted: dict[int, int] = {}
-
-            def register(self, number: int, flags: int) -> None:
-                self._wanted[number] = flags
-
-            modify = register
+            modify = Poll.register
 
             def unregister(self, number: int) -> None:
                 del self._wanted[number]
@@ -209,14 +200,6 @@ class Network:
                 if seconds != 0:
                     network.system.block(self._ready, seconds)
                 return self._ready()
-
-            def _ready(self) -> list[tuple[int, int]]:
-                sockets = network.sockets
-                return [
-                    (number, flags)
-                    for number, flags in self._wanted.items()
-                    if flags and (number not in sockets or sockets[number].readable)
-                ]
 
         class Made(Socket):
             """As ``socket.socket``, which tests make."""

@@ -173,9 +173,7 @@ class Tokens:
 
     def held(self) -> str | None:
         """Return what is under way, if anything is."""
-        for what in list(self._held.values()):
-            return what
-        return None
+        return next(iter(list(self._held.values())), None)
 
 
 class Side:
