@@ -8,12 +8,11 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.unit.sessions import PATH, TIMEOUT, World
-from tests.unit.test_runbook import LEVELS, LOGS, ROOT, is_log_call, is_posted
+from tests.unit.test_runbook import LEVELS, LOGS, ROOT, is_log_call, is_posted, name_of, trees
 from zklock import LossReason
 from zklock._ground.records import log_fields
 from zklock.token import FencingToken
@@ -22,62 +21,43 @@ MAKERS = {"log_fields", "_fields"}
 """``_fields``: a method that returns ``log_fields(…)`` with what its object knows."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for file in sorted((ROOT / "zklock").rglob("*.py")):
-        place = file.relative_to(ROOT / "zklock").as_posix()
-        if not place.startswith("testing/"):
-            yield place, ast.parse(file.read_text())
-
-
-def name_of(function: ast.expr) -> str:
-    return getattr(function, "attr", getattr(function, "id", ""))
-
-
-def log_calls() -> Iterator[tuple[str, ast.Call]]:
-    for place, tree in trees():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or name_of(node.func) == "warn":
-                continue  # what warn() posts has them
-            if is_log_call(node) or is_posted(node):
-                yield f"{place}:{node.lineno}", node
-
-
-def extra_of(call: ast.Call) -> ast.expr | None:
-    return next((each.value for each in call.keywords if each.arg == "extra"), None)
-
-
 def has_fields(call: ast.Call) -> bool:
-    extra = extra_of(call)
-    return isinstance(extra, ast.Call) and name_of(extra.func) in MAKERS
+    extras = (each.value for each in call.keywords if each.arg == "extra")
+    return any(isinstance(each, ast.Call) and name_of(each.func) in MAKERS for each in extras)
 
 
 def test_every_log_call_passes_the_fields() -> None:
-    calls = dict(log_calls())
+    calls = [
+        (place, node)
+        for place, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and name_of(node.func) != "warn"  # what that posts has them
+        and (is_log_call(node) or is_posted(node))
+    ]
     assert len(calls) > 40
-    assert [where for where, call in calls.items() if not has_fields(call)] == []
+    assert [(place, it.lineno) for place, it in calls if not has_fields(it)] == []
 
 
-def test_what_makes_fields_for_an_object_makes_all_of_them() -> None:
-    for place, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name == "_fields":
+@pytest.mark.parametrize(("place", "tree"), [pytest.param(*it, id=it[0]) for it in trees()])
+def test_makers_and_loggers_are_what_their_names_say(place: str, tree: ast.Module) -> None:
+    """So log calls and fields are known by them."""
+    made = {
+        id(each.value): {name_of(target) for target in each.targets}
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Assign)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name="_fields"):
                 (returned,) = [each for each in ast.walk(node) if isinstance(each, ast.Return)]
-                assert isinstance(returned.value, ast.Call), place
-                assert name_of(returned.value.func) == "log_fields", place
-
-
-def test_loggers_have_the_names_by_which_log_calls_are_known() -> None:
-    for place, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and name_of(node.func) == "getLogger":
-                assert ast.unparse(node.args[0]) == "'kazoo.client'" or any(
-                    isinstance(each, ast.Assign)
-                    and each.value is node
-                    and {name_of(target) for target in each.targets} <= LOGS
-                    for each in ast.walk(tree)
-                ), f"{place}:{node.lineno}"
-            if isinstance(node, ast.Attribute) and node.attr in LEVELS:
-                assert name_of(node.value) != "logging", f"{place}:{node.lineno}"
+                assert ast.unparse(returned).startswith("return log_fields(")
+            case ast.Call(args=[ast.Constant("kazoo.client")]):
+                pass
+            case ast.Call(func=called) if name_of(called) == "getLogger":
+                assert made.get(id(node), {""}) <= LOGS, f"{place}:{node.lineno}"
+            case ast.Attribute(value=ast.Name("logging"), attr=name):
+                assert name not in LEVELS, f"{place}:{node.lineno}"
 
 
 def test_the_page_names_all_fields() -> None:
