@@ -183,6 +183,12 @@ def test_the_demo_needs_what_its_extra_brings_and_no_more() -> None:
     assert foreign == {"zklock", "kazoo", "docker", "sqlalchemy"}
 
 
+@pytest.mark.parametrize("here", [*ROOMS, "contrib"])
+def test_every_room_opens_with_its_page(here: str) -> None:
+    page = ast.get_docstring(tree(here)) or ""
+    assert all(part in page for part in ("For:", "May come in:", "Must never:"))
+
+
 @pytest.mark.parametrize("module", [it for it in ALL if room(it) == "_shell"])
 def test_nothing_private_of_kazoo_is_used(module: str) -> None:
     for node in ast.walk(tree(module)):
