@@ -39,12 +39,6 @@ def name(kind: Kind, number: int) -> Name:
     return Name(f"{kind.value}-{number}", kind, number)
 
 
-def test_the_table_has_every_case_once() -> None:
-    assert set(TABLE) == set(EVENTS)
-    cases = [(kind, sole) for kinds, sole in COLUMNS for kind in kinds]
-    assert sorted(cases, key=str) == sorted(product(Kind, [True, False]), key=str)
-
-
 @pytest.mark.parametrize("sole", [True, False])
 @pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("event", EVENTS)
