@@ -14,6 +14,7 @@ import zklock
 from tests.contract.support import SOON, granted, open_files
 from zklock import aio
 from zklock._shell import driver
+from zklock.aio import waiting
 from zklock.testing import wait_for
 from zklock.testing.zookeeper.server import EmbeddedServer
 
@@ -26,11 +27,17 @@ def client() -> Iterator[Any]:
         yield client
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody end the reading because time has passed."""
+    monkeypatch.setattr(driver, "LONGEST", SOON)
+    monkeypatch.setattr(waiting, "LONGEST", SOON)
+
+
 async def reading(client: Any) -> aio.Grant:
     """Return a grant for which the running loop has read, and goes on for a moment."""
     grant = await aio.Lock(client, "/a").acquire()
     assert grant is not None
-    assert client.handler.reader is not None
     return grant
 
 
@@ -38,6 +45,7 @@ def played(part: Callable[[], Awaitable[object]]) -> None:
     asyncio.run(asyncio.wait_for(part(), SOON))
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_loop_reads_what_its_tasks_wait_for(client: Any) -> None:
     pumped, pump = list[int](), client.handler._pump
 
@@ -55,6 +63,7 @@ def test_the_loop_reads_what_its_tasks_wait_for(client: Any) -> None:
     played(part)
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_a_blocked_loop_waits_for_in_kazoo_comes_at_once(client: Any) -> None:
     async def part() -> None:
         async with aio.Lock(client, "/a"):
@@ -65,9 +74,11 @@ def test_what_a_blocked_loop_waits_for_in_kazoo_comes_at_once(client: Any) -> No
     played(part)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_thread_that_waits_takes_the_reading_from_a_loop(client: Any) -> None:
     async def part() -> None:
         await reading(client)
+        assert client.handler.reader is not None
         grant = granted(zklock.Lock(client, "/b"))  # the loop stands still meanwhile
         grant.release()
         async with aio.Lock(client, "/c"):
@@ -97,6 +108,7 @@ def test_a_loop_reads_for_a_moment_only(client: Any) -> None:
     played(part)
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_of_two_loops_reads(client: Any) -> None:
     async def other() -> None:
         async with aio.Lock(client, "/b"):
@@ -104,6 +116,7 @@ def test_one_of_two_loops_reads(client: Any) -> None:
 
     async def part() -> None:
         grant = await reading(client)
+        assert client.handler.reader is not None
         thread = threading.Thread(target=asyncio.run, args=(other(),))
         thread.start()
         thread.join(SOON)  # this loop stands still meanwhile
@@ -113,9 +126,11 @@ def test_one_of_two_loops_reads(client: Any) -> None:
     played(part)
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_connection_may_end_while_a_loop_reads(client: Any) -> None:
     async def part() -> None:
         grant = await reading(client)
+        assert client.handler.reader is not None
         client.handler.drop()
         await grant.release()
         async with aio.Lock(client, "/a"):
@@ -126,6 +141,7 @@ def test_the_connection_may_end_while_a_loop_reads(client: Any) -> None:
     wait_for(lambda: len(open_files()) == before, SOON)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_loop_that_is_closed_while_it_reads_leaves_nothing(client: Any) -> None:
     granted(zklock.Lock(client, "/b")).release()
     before = open_files()
