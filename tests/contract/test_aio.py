@@ -131,14 +131,6 @@ class TestConnect:
         assert max(steps) < bounded(0.5)
         zklock_proxy.restore()
 
-    def test_bad_input_at_the_call(self) -> None:
-        with pytest.raises(TypeError):
-            aio.connect("localhost:2181", timeout="1")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="start_timeout"):
-            aio.connect("localhost:2181", start_timeout=0)
-        with pytest.raises(zklock.ClientUnusable):
-            aio.connect("localhost:2181", handler=object())
-
     async def test_cancelled_at_any_moment_leaves_no_client(
         self, zklock_hosts: str, no_client_is_left: Any
     ) -> None:

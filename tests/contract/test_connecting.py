@@ -100,27 +100,33 @@ def with_the_command(hosts: str) -> str:
 UNKNOWN = "cannot be the name of a host"
 NO_TEXT: list[Any] = [None, b"zk1:2181", ("zk1",), [b"zk1:2181"]]
 NO_SERVER: list[Any] = ["", "zk1,", "::1:2181", "zk1:none", []]
-REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
-    ("zk1..example.com:2181,zk2", None, ValueError, f"hosts: 'zk1..example.com' {UNKNOWN}"),
-    (f"{'z' * 64}:2181,zk2", None, ValueError, f"hosts: '{'z' * 64}' {UNKNOWN}"),
-    ("zk1/\udce4", None, ValueError, r"hosts: the chroot '/\\udce4' is not UTF-8 text$"),
-    *((hosts, None, TypeError, "hosts must be text, or a list of it, not ") for hosts in NO_TEXT),
-    *((hosts, None, ValueError, "hosts: ") for hosts in NO_SERVER),
-    ("zk1", [("digest", b"me:secret")], TypeError, "auth_data"),
-    ("zk1", [("digest", 5)], TypeError, "auth_data"),
-    ("zk1", [("digest", "me:secret", "more")], TypeError, "auth_data"),
-    ("zk1", "digest:me:secret", TypeError, "auth_data"),
-    ("zk1", [("digest", "me:secret\udce4")], ValueError, "auth_data"),
+NO_CREDENTIALS: list[tuple[Any, type[Exception]]] = [
+    ([("digest", b"me:secret")], TypeError),
+    ([("digest", 5)], TypeError),
+    ([("digest", "me:secret", "more")], TypeError),
+    ("digest:me:secret", TypeError),
+    ([("digest", "me:secret\udce4")], ValueError),
+]
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    ("zk1..example.com:2181,zk2", {}, ValueError, f"hosts: 'zk1..example.com' {UNKNOWN}"),
+    (f"{'z' * 64}:2181,zk2", {}, ValueError, f"hosts: '{'z' * 64}' {UNKNOWN}"),
+    ("zk1/\udce4", {}, ValueError, r"hosts: the chroot '/\\udce4' is not UTF-8 text$"),
+    *((hosts, {}, TypeError, "hosts must be text, or a list of it, not ") for hosts in NO_TEXT),
+    *((hosts, {}, ValueError, "hosts: ") for hosts in NO_SERVER),
+    *(("zk1", {"auth_data": auth}, kind, "auth_data") for auth, kind in NO_CREDENTIALS),
+    ("zk1", {"timeout": "1"}, TypeError, ""),
+    ("zk1", {"start_timeout": 0}, ValueError, ".*start_timeout"),
+    ("zk1", {"handler": object()}, zklock.ClientUnusable, ""),
 ]
 
 
-@pytest.mark.parametrize(("hosts", "auth", "kind", "said"), REFUSED)
+@pytest.mark.parametrize(("hosts", "options", "kind", "said"), REFUSED)
 @pytest.mark.parametrize("connect", [zklock.connect, zklock.aio.connect])
 def test_what_cannot_be_reached_or_sent_is_refused_at_the_call(
-    connect: Any, hosts: Any, auth: Any, kind: type[Exception], said: str
+    connect: Any, hosts: Any, options: dict[str, Any], kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind, match=f"^{said}") as caught:
-        connect(hosts, auth_data=auth)
+        connect(hosts, **options)
     assert "secret" not in str(caught.value).replace("'user:password'", "")
     assert caught.value.__cause__ is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -10,10 +9,10 @@ from typing import Any, TypeVar
 import pytest
 
 import zklock
-from tests.contract.fronts import Place, Threads
+from tests.contract.fronts import Place
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, granted, run
-from zklock import LossReason, aio, telemetry
+from zklock import LossReason, telemetry
 from zklock.telemetry import (
     EpochChanged,
     Event,
@@ -50,11 +49,6 @@ class Heard:
             SOON,
             lambda: f"{count} of {kinds} in {self.events}",
         )
-
-
-@pytest.fixture
-def front() -> Threads:
-    return Threads()
 
 
 @pytest.fixture
@@ -202,21 +196,6 @@ def test_the_shards_of_a_pool(heard: Heard, client: Any, zklock_path: str) -> No
     assert {(it.path, it.identity) for it in heard.all(ShardMoved)} == {(zklock_path, "worker")}
     shards = [it for it in heard.all(Granted) if it.kind == "shard"]
     assert {it.token for it in shards} == set(tokens.values())
-
-
-@LASTING
-def test_asyncio_tells_the_same(heard: Heard, client: Any, zklock_path: str) -> None:
-    async def main() -> zklock.FencingToken:
-        async with aio.Lock(client, zklock_path, identity="task") as grant:
-            assert await aio.Lock(client, zklock_path).acquire(timeout=0.1) is None
-            return grant.token
-
-    token = asyncio.run(main())
-    (granted_,), (released,) = heard.all(Granted), heard.wait(Released)
-    assert granted_.token == released.token == token
-    assert granted_.identity == "task"
-    assert [it.ahead for it in heard.all(Queued)] == [0, 1]
-    assert len(heard.wait(Withdrawn)) == 1
 
 
 @LASTING

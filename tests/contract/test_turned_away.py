@@ -83,16 +83,20 @@ def over_tls(places: Places, wants: str, **client: Any) -> Iterator[Door]:
 def sasl(places: Places, **door: Any) -> AbstractContextManager[Door]:
     """A server for SASL alone."""
     properties = login(places.folder) | {"zookeeper.sessionRequireClientSASLAuth": "true"}
-    return standing({"authProvider.1": SASL}, properties, **door)
+    return standing(config={"authProvider.1": SASL}, properties=properties, **door)
 
 
 @contextlib.contextmanager
 def standing(
-    config: dict[str, str], properties: dict[str, str], *, crowded: bool = False, **door: Any
+    config: dict[str, str] | None = None,
+    properties: dict[str, str] | None = None,
+    crowded: bool = False,
+    **door: Any,
 ) -> Iterator[Door]:
     """A server with these settings, and with one client already if it is crowded."""
     with contextlib.ExitStack() as stack:
-        strict = stack.enter_context(server(config=config, system_properties=properties))
+        strict = server(config=config or {}, system_properties=properties or {})
+        stack.enter_context(strict)
         if crowded:
             stack.enter_context(kazoo_client(strict.hosts))
         yield Door(strict.hosts, **door)
@@ -104,7 +108,7 @@ def enforces(scheme: str) -> AbstractContextManager[Door]:
         "zookeeper.enforce.auth.schemes": scheme,
         "zookeeper.authProvider.x509": X509,
     }
-    return standing({}, properties)
+    return standing(properties=properties)
 
 
 def ca_of(places: Places) -> str:
@@ -150,36 +154,34 @@ CLOSED = "serves, but closed this client"
 START_OTHERS, RAISE = "start the other servers", "raise the limit"
 ONE_CLIENT = {"maxClientCnxns": "1"}
 DIGEST = f"{USER}:{PASSWORD}"
-THROTTLE = "zookeeper.connection_throttle_"
-"""What lets in as many sessions as there are tokens, and fills them up again in ten minutes."""
+THROTTLED = {
+    "zookeeper.connection_throttle_tokens": "1",
+    "zookeeper.connection_throttle_fill_time": "600000",
+}
+"""It lets in as many sessions as there are tokens, and fills them up again in ten minutes."""
 
 DOORS: dict[str, Callable[[Places], AbstractContextManager[Door]]] = {
     "wants TLS": lambda at: over_tls(at, "none"),
     "unknown authority": lambda at: over_tls(at, "none", use_ssl=True),
     "wants a certificate": lambda at: over_tls(at, "need", use_ssl=True, ca=ca_of(at)),
     "no TLS": lambda at: standing(
-        {},
-        {},
-        options={"use_ssl": True, "ca": ca_of(at)},
-        environ={"ZKLOCK_TLS_CA": ca_of(at)},
+        options={"use_ssl": True, "ca": ca_of(at)}, environ={"ZKLOCK_TLS_CA": ca_of(at)}
     ),
     "wants SASL": sasl,
     "another scheme": lambda at: sasl(
         at, options={"auth_data": [("digest", DIGEST)]}, environ={"ZKLOCK_DIGEST": DIGEST}
     ),
     "wrong password": lambda at: sasl(at, options={"sasl_options": DIGEST_MD5}, environ=GUESS),
-    "without SASL": lambda _: standing({}, {}, options={"sasl_options": DIGEST_MD5}, environ=GUESS),
+    "without SASL": lambda _: standing(options={"sasl_options": DIGEST_MD5}, environ=GUESS),
     "wants a digest": lambda _: enforces("digest"),
     "wants x509": lambda _: enforces("x509"),
-    "many of one address": lambda _: standing(ONE_CLIENT, {}, crowded=True),
+    "many of one address": lambda _: standing(ONE_CLIENT, crowded=True),
     "many of one address with Netty": lambda _: standing(
-        ONE_CLIENT | {"serverCnxnFactory": NETTY}, {}, crowded=True
+        ONE_CLIENT | {"serverCnxnFactory": NETTY}, crowded=True
     ),
-    "many clients": lambda _: standing({"maxCnxns": "1"}, {}, crowded=True),
-    "throttled": lambda _: standing(
-        {}, {f"{THROTTLE}tokens": "1", f"{THROTTLE}fill_time": "600000"}, crowded=True
-    ),
-    "short frames": lambda _: standing({}, {"jute.maxbuffer": "40"}),
+    "many clients": lambda _: standing({"maxCnxns": "1"}, crowded=True),
+    "throttled": lambda _: standing(properties=THROTTLED, crowded=True),
+    "short frames": lambda _: standing(properties={"jute.maxbuffer": "40"}),
     "no quorum": lambda _: left_alone("not currently serving"),
     "read-only": lambda _: left_alone("Mode: read-only", **{"readonlymode.enabled": "true"}),
     "a stranger": lambda _: stranger(),
