@@ -420,3 +420,7 @@ class Place:
         """Delete the node of a grant, and wait until that is noticed."""
         self.client.delete(grant.path)
         assert grant.lost.wait(SOON)
+
+
+Behind = Callable[..., Place]
+"""Makes a place for a client behind the proxy, with these options of ``connect()``."""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import Place, on_loop
+from tests.contract.fronts import Behind, Place, on_loop
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child, granted, passes_on, run
 from tests.modes import bounded
@@ -30,8 +30,6 @@ from zklock.testing import FaultProxy, wait_for
 __all__ = ["on_loop"]
 
 VARIABLE = ContextVar("VARIABLE", default="of nobody")
-
-Behind = Callable[..., Place]
 
 
 @pytest.fixture

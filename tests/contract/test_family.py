@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import Place
+from tests.contract.fronts import Behind, Place
 from tests.contract.support import (
     SOON,
     Losses,
@@ -34,7 +34,6 @@ from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, expire_sessio
 from zklock.token import FencingToken
 
 Connect = Callable[..., Any]
-Behind = Callable[..., Place]
 
 
 @pytest.fixture

@@ -6,18 +6,15 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 import zklock
-from tests.contract.fronts import Place, Threads
+from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child, granted, kazoo_client, passes_on, results, run
 from tests.modes import repeated
 from zklock.testing import FaultProxy, expire_session, wait_for
-
-Behind = Callable[..., Place]
 
 
 @pytest.fixture

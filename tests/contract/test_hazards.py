@@ -24,14 +24,13 @@ from kazoo.exceptions import CancelledError, LockTimeout, NoNodeError
 from kazoo.recipe.lock import Lock as KazooLock
 
 import zklock
-from tests.contract.fronts import Place, Threads
+from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Losses, delete, granted, program, run
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, Frame, FrameKind, wait_for
 
 Make = Callable[[Place], Any]
-Behind = Callable[..., Place]
 
 
 @pytest.fixture

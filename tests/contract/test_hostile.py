@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Create2
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
-from tests.contract.fronts import Place, Threads
+from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.support import (
     EXHAUSTED_AT,
     SOON,
@@ -395,7 +395,7 @@ class TestUnreadable:
         theirs.passes_on()
 
     def test_for_others_only_costs_one_answer(
-        self, behind: Connect, other: Any, zklock_proxy: FaultProxy
+        self, behind: Behind, other: Any, zklock_proxy: FaultProxy
     ) -> None:
         auth = [("digest", "owner:secret")]
         far = behind(timeout=60.0, default_acl=[SECRET], auth_data=auth)

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 
 import zklock
 import zklock.aio
-from tests.contract.fronts import Place, Threads
+from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
@@ -34,7 +34,6 @@ from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, ZooKeeperServer, expire_session, four_letter, wait_for
 
 Connect = Callable[..., Any]
-Behind = Callable[..., Place]
 
 BOUNDED = bounded(2.0)
 """Seconds that a bounded moment takes at most, on a busy machine."""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import Place, Threads
+from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.support import (
     SOON,
     Child,
@@ -37,7 +37,6 @@ from zklock import LossReason
 from zklock.testing import FaultProxy, ZooKeeperServer, expire_session, wait_for
 
 Connect = Callable[..., Any]
-Behind = Callable[..., Place]
 
 SESSION = 6.0
 CUTS = 20

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import zklock
-from tests.contract.fronts import Place
+from tests.contract.fronts import Behind, Place
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, gone, queued, run
 from zklock.fencing import verify_owner
@@ -80,7 +79,7 @@ class TestElection:
         assert election.payload == b"first"
 
     def test_while_the_connection_is_cut(
-        self, behind: Callable[..., Place], other: Any, zklock_proxy: FaultProxy
+        self, behind: Behind, other: Any, zklock_proxy: FaultProxy
     ) -> None:
         election = behind(timeout=30.0).LeaderElection(identity="a", payload="first")
         onlooker = zklock.LeaderElection(other, election.path)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.contract.fronts import Place
+from tests.contract.fronts import Behind, Place
 from tests.contract.support import SOON, granted, results, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, FrameKind, wait_for
-
-Behind = Callable[..., Place]
 
 BOUNDED = bounded(2.0)
 STEPS = range(1, 7)
