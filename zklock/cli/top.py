@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from ssl import SSLContext
 from typing import TypeAlias
 
@@ -144,7 +145,9 @@ class Clients:
         for host in self._hosts:
             if now < self._silent.get(host, -math.inf):
                 continue
-            some = servers.connections(*host, self._admin(host), self._tls)
+            port = None if self._tls else host[1]
+            admin = partial(servers.Admin, host[0], self._admin_port, port, servers.QUICK)
+            some = servers.connections(*host, admin, self._tls)
             if some is None:
                 self._silent[host] = clock() + _SILENT
             else:
@@ -152,11 +155,6 @@ class Clients:
         before = self.addresses
         self.addresses = {one: told[one] for one in sessions if one in told}
         return self.addresses != before
-
-    def _admin(self, host: Host) -> Callable[[], servers.Admin]:
-        name, port = host
-        serves = port if self._tls is None else None
-        return lambda: servers.Admin(name, self._admin_port, serves, servers.QUICK)
 
 
 def addressed(seen: Iterator[Look], clients: Clients) -> Iterator[Look]:

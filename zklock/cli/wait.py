@@ -40,11 +40,10 @@ def run(options: argparse.Namespace) -> int:
                 names = ", ".join(named(place.contender.identity) for place in view.holders)
                 say("wait", f"{options.path} is held by {names}")
                 return Status.FAILED
-            try:
-                reader.refresh(min(left, _TURN_SECONDS))
-            except ConnectionError:
-                continue  # what is free is learnt from ZooKeeper alone
-            view = queue_of(reader)
+            if reader.refresh(
+                min(left, _TURN_SECONDS)
+            ):  # what is free is learnt from ZooKeeper alone
+                view = queue_of(reader)
     return Status.OK
 
 

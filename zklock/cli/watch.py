@@ -118,16 +118,10 @@ def run(options: argparse.Namespace) -> int:
             tell(options.path, event)
         cut = False
         while True:
-            try:
-                changed = reader.refresh(_TURN_SECONDS)
-            except ConnectionError:
-                if not cut:
-                    cut = True
-                    _tell_connection(options, "interrupted")
-                continue
-            if cut:
-                cut = False
-                _tell_connection(options, "resumed")
+            changed = reader.refresh(_TURN_SECONDS)
+            if cut != (changed is None):
+                cut = changed is None
+                _tell_connection(options, "interrupted" if cut else "resumed")
             if changed:
                 now = queue_of(reader)
                 for event in between(view, now, _life(client, tls)):

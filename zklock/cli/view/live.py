@@ -31,10 +31,13 @@ def looks(reader: Reader, interval: float) -> Iterator[Look]:
             yield found
             continue
         try:
-            if reader.refresh(_TURN_SECONDS) or not found.connected:
+            changed = reader.refresh(_TURN_SECONDS)
+            if changed is None:
+                found = replace(found, connected=False)
+            elif changed or not found.connected:
                 found = look(reader, picture(reader.facts))
                 next_at = clock() + interval
-        except (ConnectionError, zklock.NoAnswer, *DROPPED):
+        except (zklock.NoAnswer, *DROPPED):
             found = replace(found, connected=False)
         yield found
 

@@ -56,8 +56,6 @@ _WINDOW = 256
 _K = TypeVar("_K")
 
 
-_INTERRUPTED = "the connection to ZooKeeper is interrupted"
-
 DROPPED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """kazoo's errors for a connection or a session that has ended meanwhile."""
 
@@ -140,14 +138,15 @@ class Reader:
         """The nodes at and below the root that ACLs hide."""
         return sorted(path for path in self.facts.denied if path != self._above)
 
-    def refresh(self, timeout: float) -> bool:
+    def refresh(self, timeout: float) -> bool | None:
         """Wait for a change and read what has changed; whether there was any within ``timeout``.
 
-        ``ConnectionError`` while there is no connection. Everything is read again afterwards.
+        ``None`` while there is no connection. Everything is read again afterwards.
         """
         read = self._settle
         if self._dropped or self._client.state != KazooState.CONNECTED:
-            self._await_connection(timeout)
+            if not self._connected(timeout):
+                return None
             self._take_told()
             self._todo.clear()
             self.facts = Facts(times=self.facts.times)
@@ -161,9 +160,9 @@ class Reader:
             self._take_told(first)
         try:
             read()
-        except (*DROPPED, zklock.NoAnswer) as error:
+        except (*DROPPED, zklock.NoAnswer):
             self._dropped = True
-            raise ConnectionError(_INTERRUPTED) from error
+            return None
         return True
 
     def still_there(self, paths: Iterable[str]) -> set[str]:
@@ -184,14 +183,12 @@ class Reader:
             self._todo[_Job.LIST, self._above] = None
         self._settle()
 
-    def _await_connection(self, timeout: float) -> None:
+    def _connected(self, timeout: float) -> bool:
         until = clock() + timeout
-        while self._client.state != KazooState.CONNECTED:
-            left = until - clock()
-            if left <= 0:
-                raise ConnectionError(_INTERRUPTED)
+        while self._client.state != KazooState.CONNECTED and (left := until - clock()) > 0:
             with suppress(queue.Empty):
                 self._changed.get(timeout=left)
+        return bool(self._client.state == KazooState.CONNECTED)
 
     def _on_event(self, job: _Job, event: Any) -> None:
         self._changed.put(None if event.type == EventType.NONE else (job, event.path))
