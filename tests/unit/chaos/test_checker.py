@@ -262,6 +262,10 @@ class Planting:
         done = any(event["outcome"] == "done" for event in self.about("released", grant))
         return done and self.about("release", grant)[0]["how"] == "release"
 
+    def untouched(self, grant: HistoryEvent) -> bool:
+        """Whether nobody deleted its node either, not even later."""
+        return self.returned(grant) and not self.all("break", node=grant["node"])
+
     def next(self, grant: HistoryEvent) -> HistoryEvent | None:
         """Return the next grant of the lock, on another node."""
         rest = self.all("grant", lock=grant["lock"])
@@ -385,7 +389,7 @@ def use_of_what_nobody_was_granted(it: Planting) -> None:
 
 
 def use_after_the_next_grant(it: Planting) -> None:
-    grant = it.again(it.followed)
+    grant = it.again(lambda use: it.next(use) and it.untouched(use))
     other = it.next(grant)
     assert other is not None
     by = other["began"] + STEP / 2 - grant["began"]
@@ -416,8 +420,8 @@ def update_lost_between_read_and_write(it: Planting) -> None:
 
 
 def holder_s_write_refused(it: Planting) -> None:
-    written = it.one("written", outcome="accepted")
-    (write,) = it.all("write", write=written["write"])
+    write = it.one("write", it.untouched)
+    (written,) = it.all("written", write=write["write"])
     it.add(write, at=write.at, write="w")
     it.add(written, at=write.at, write="w", outcome="refused")
 
@@ -529,7 +533,7 @@ PLANTS: dict[str, tuple[Rule, Plant]] = {
     ),
     "a call that outlives its timeout": (
         Rule.SERVICE,
-        lambda it: it.change(answer := it.one("answer"), at=answer.at + 64),
+        lambda it: it.change(answer := it.one("answer"), at=answer.at + 1000),
     ),
     "a call that never ends": (Rule.SERVICE, lambda it: it.drop(it.one("answer", it.alive))),
     "a call answered twice": (Rule.SERVICE, lambda it: it.add(it.one("answer"))),
