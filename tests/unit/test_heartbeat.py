@@ -43,9 +43,6 @@ class TestWhen:
         assert due(heart, 103.9) == 104.0
         assert beat(heart, 104.0) == 1
 
-    def test_on_schedule_although_one_is_under_way(self, heart: Heartbeat) -> None:
-        assert [beat(heart, at) for at in (100.0, 104.0, 108.0)] == [0, 1, 2]
-
     def test_hurried_while_answers_are_late(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
         beat(heart, 104.0)
@@ -111,12 +108,6 @@ class TestLate:
         heart.answered(0, 110.0, T)
         assert not heart.hung(117.3, T)
         assert heart.hung(117.4, T)
-
-    def test_the_thread_is_there_when_it_counts_as_hung(self, heart: Heartbeat) -> None:
-        beat(heart, 100.0)
-        beat(heart, 113.0)
-        assert heart.hung(due(heart, 113.0), T)
-        assert due(heart, 113.0) == pytest.approx(100.0 + T / 3)
 
     def test_of_a_connection_that_is_over_is_forgotten(self, heart: Heartbeat) -> None:
         beat(heart, 100.0)
