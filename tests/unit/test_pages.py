@@ -47,6 +47,19 @@ make, api, pictures, figures, record = map(
 sys.path.remove(str(DOCS / "site"))
 
 
+READING_PATHS = (
+    "tutorial which kept fencing howto/jobs asyncio election pool coming-from-kazoo testing"
+)
+
+
+def test_what_a_reader_walks_through_is_short_and_names_its_reader() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+    for name in READING_PATHS.split():
+        text = (DOCS / f"{name}.md").read_text()
+        assert len(text.split()) <= 1600, name
+        assert re.match(r"# .+\n\nFor [^?]+: [^?]+\?", text), name
+
+
 # Tests that pages name.
 
 
