@@ -523,16 +523,16 @@ MUTATIONS = {
             troubles=6,
             quick=False,
         ),
-        Bend(Place, "_free", "self._may_grant(kept)", "True"),
+        Bend(Place, "_take", "self._may_grant(kept)", "True"),
         Bend(Session, "_lose_one", "grant._place is not None", "False"),
     ),
     "a kept node is used before the queue is watched": Mutation(
         Shown("somebody else waits", kind=KEPT),
         Bend(
             Place,
-            "_free",
-            "unused and kept.sure and self.session.prompt and self._may_grant(kept)",
-            "unused and self._may_grant(kept)",
+            "_take",
+            "kept.sure and self.session.prompt and self._may_grant(kept)",
+            "self._may_grant(kept)",
         ),
     ),
     "a stranger that is seen while the lock is in use is forgotten": Mutation(
