@@ -133,7 +133,7 @@ class TestIdlePermits:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         # A busy machine may need more than a second.
-        monkeypatch.setattr("zklock._core.session.MOMENT", SOON)
+        monkeypatch.setattr("zklock._core.holdings.MOMENT", SOON)
         two = [Place(front, zklock_connect(timeout=3 * SOON), theirs.path) for _ in range(2)]
         semaphores = [two[number % 2].Semaphore(limit=callers) for number in range(callers)]
         for _ in range(5):
