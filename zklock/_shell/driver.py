@@ -9,8 +9,9 @@
    interrupt strikes, ends what was struck, and takes the reading back from who had it.
 3. *Replies come in order, and a cut drops all that are due.*
 
-A caller that waits may read what comes, if nobody else does: then no thread has to wake another.
-It does so for a moment (``LONGEST``) and leaves the rest to the client's own thread.
+A caller that waits may read what comes, if no other one does: then no thread has to wake another.
+So may an event loop, for its tasks, until anybody else waits. Both do so for a moment (``LONGEST``)
+and leave the rest to the client's own thread.
 """
 
 from __future__ import annotations
@@ -324,19 +325,16 @@ class Driver:
         return self.step(self._lend, reader)  # type: ignore[no-any-return]
 
     def _lend(self, reader: Reader) -> int | None:
-        if self._sock is None:
+        self.read_for(reader)
+        if self.reader is not reader or self._sock is None:
             return None
         try:
-            ear = os.dup(self._sock.fileno())
+            return os.dup(self._sock.fileno())
         except OSError as error:  # no more can be open
             if not raised_by_the_call(error):
                 raise
+            self._listen(reader)
             return None
-        self.read_for(reader)
-        if self.reader is reader:
-            return ear
-        os.close(ear)
-        return None
 
     def hear(self, reader: Reader) -> bool:
         """Read, if it is for this one to do; return whether it still is."""
