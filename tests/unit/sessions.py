@@ -147,7 +147,7 @@ class Noting(Link):
     """A link that notes what is asked."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.session)
+        super().__init__(world.session, world.session.shell)
         self._world = world
 
     def ask(self, codec: Codec, flight: Flight, most: int) -> None:

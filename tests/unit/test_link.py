@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,13 +29,13 @@ class Rider:
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def connected_to(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
+    def shaken(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
         self.told.append((milliseconds, session_id, read_only))
 
     def fired(self, kind: int, path: str) -> None:
         self.told.append((kind, path))
 
-    def pinged(self) -> None:
+    def pinged_back(self) -> None:
         self.told.append("ping")
 
     def closing(self) -> None:
@@ -53,7 +53,7 @@ class Stream(Link):
 
     def __init__(self, *, connected: bool = True) -> None:
         self.rider = Rider()
-        super().__init__(self.rider)
+        super().__init__(self.rider, cast("Any", self.rider))
         self.results: list[Any] = []
         self.opened()
         if connected:

@@ -36,7 +36,7 @@ EVENTS: list[Wakeup | None] = [None, *Wakeup]
 
 
 def name(kind: Kind, number: int) -> Name:
-    return Name(f"{kind.value}-{number}", kind, number)
+    return Name(number, f"{kind.value}-{number}", kind, number)
 
 
 @pytest.mark.parametrize("sole", [True, False])

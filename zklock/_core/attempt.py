@@ -181,9 +181,6 @@ class Pending(Generic[T]):
         for wake in self._wakes:
             wake()
         self._wakes.clear()
-        self._tell()
-
-    def _tell(self) -> None:
         while self._calls:
             self.session.later(self._calls[0])
             del self._calls[0]

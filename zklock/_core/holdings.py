@@ -18,6 +18,7 @@ from zklock._ground.copy_error import copy_error
 from zklock._ground.loss import Loss, LossReason
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import Fields, log_fields
+from zklock._recipes.effects import Claim
 from zklock._telemetry import emit, subscriptions
 from zklock._telemetry.events import Event
 from zklock.errors import WouldDeadlock
@@ -155,9 +156,10 @@ class Holdings(NotCopyable):
 
     # In steps.
 
-    def may_grant(self, paths: Iterable[str]) -> bool:
-        """Whether nodes of this session are there, and enough lease is left."""
-        return self._live() and self._readable and all(path in self._nodes for path in paths)
+    def may_grant(self, claim: Claim) -> bool:
+        """Whether its nodes are there, of this session, and enough lease is left."""
+        there = claim.path in self._nodes and all(path in self._nodes for path, _ in claim.others)
+        return there and self._readable and self._live()
 
     def forget(self, path: str) -> None:
         """Forget a node that is about to be deleted."""

@@ -157,7 +157,7 @@ class Place:
         kept = self._kept
         if kept is None or kept.idle is None or kept.asked or self._waiters:
             return None
-        if not (kept.sure and self.session.prompt and self._may_grant(kept)):
+        if not (kept.sure and self.session.prompt and self.session.may_grant(kept.claim)):
             return None
         grant = self.session.give(kept.claim, terms, kept=kept)
         if subscriptions.hooks:
@@ -294,7 +294,7 @@ class Place:
         """Do what has become due. Repeatable."""
         kept = self._kept
         if kept is not None and kept.idle is not None:
-            kept.asked |= bool(self._waiters) and not self._may_grant(kept)
+            kept.asked |= bool(self._waiters) and not self.session.may_grant(kept.claim)
             if kept.asked:
                 self._leave_queue(kept)
                 self._forget(kept)
@@ -337,9 +337,6 @@ class Place:
         if kept.looks is not None:
             kept.looks._cancel(None)
         self._kept = None
-
-    def _may_grant(self, kept: Kept) -> bool:
-        return self.session.may_grant((kept.claim.path,))
 
     def _hand(self, kept: Kept) -> bool:
         """Give the znode to the first who waits; return whether somebody does."""

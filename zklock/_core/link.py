@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from kazoo.exceptions import EXCEPTIONS, APIError
 
+from zklock._core.ports import Shell
 from zklock._core.wire import SETS_WATCH, SETS_WATCHES, Codec
 from zklock._recipes.effects import Failed, Request
 
@@ -31,7 +32,8 @@ LONGEST_FIRST = 4096
 _EVENT_XID, _PING_XID, _AUTH_XID = -1, -2, -4
 _CLOSE = -11
 _head = struct.Struct(">ii").pack
-_reply, _Reply = struct.Struct(">iqi").unpack_from, struct.Struct(">iiqi")
+_Reply = struct.Struct(">iiqi")
+_reply = _Reply.unpack_from
 _number = struct.Struct(">i").unpack_from
 _event, _EVENT = struct.Struct(">iii").unpack_from, 16
 _connected, _CONNECTED = struct.Struct(">iiqi").unpack_from, 20
@@ -40,22 +42,13 @@ _HEAD = _Reply.size
 
 
 class Rider(Protocol):
-    """What is told of the stream."""
-
-    def connected_to(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
-        """Take the answer to a handshake; 0 milliseconds: the session has expired."""
+    """Whose requests are on the stream."""
 
     def fired(self, kind: int, path: str) -> None:
         """Take the event of a watch."""
 
-    def pinged(self) -> None:
-        """Take the answer to kazoo's ping."""
-
     def closing(self) -> None:
         """Note that kazoo ends the session."""
-
-    def went_back(self, zxid: int) -> None:
-        """Note that the server is at an older transaction than was seen: its data were replaced."""
 
     def warn(self, message: str, *details: object) -> None:
         """Log a warning, once nobody waits."""
@@ -89,12 +82,12 @@ class Broken(Exception):
 class Link:
     """The stream. ``out``: what is to be sent. ``inbox``: kazoo's frames that have come."""
 
-    def __init__(self, rider: Rider) -> None:
+    def __init__(self, rider: Rider, shell: Shell) -> None:
         self.out: list[bytes] = []
         self.inbox: deque[bytes] = deque()
         self.serving = False
         self.seen = 0  # the highest zxid of the session's replies
-        self._rider = rider
+        self._rider, self._shell = rider, shell
         self._due: deque[tuple[int, Flight, int]] = deque()  # by number
         self._xid = FIRST
         self._buffer = b""
@@ -161,31 +154,35 @@ class Link:
                 raise Broken(f"the server sent a frame of {end - at - 4} bytes")
             if end > size:
                 break
-            self._frame(codec, data, at, end)
+            if self._first:
+                self._first = False
+                self._answer_to_handshake(data, at, end)
+            else:
+                self._frame(codec, data, at, end)
             at = end
         self._buffer = data[at:]
 
     def _frame(self, codec: Codec, data: bytes, at: int, end: int) -> None:
-        if self._first:
-            self._first = False
-            self._answer_to_handshake(data, at, end)
-            return
-        xid, zxid, error = _reply(data, at + 4)
+        _, xid, zxid, error = _reply(data, at)
         if xid == _EVENT_XID:
             self._fire(codec, data[at:end])
             return
         if xid > 0 or xid == _PING_XID:
             if 0 < zxid < self.seen:
-                self._rider.went_back(zxid)
+                self._shell.went_back(zxid)
                 raise Broken("the server is at an older transaction")
             self.seen = max(self.seen, zxid)
         if error and error not in EXCEPTIONS:
             self._rider.warn("ZooKeeper answered with the unknown error code %s", error)
         if xid >= FIRST:
-            self._answer(codec, xid, error, data[at + _HEAD : end])
+            oldest, flight, slot = self._due.popleft() if self._due else _NONE
+            if xid != oldest:
+                raise Broken(f"the server answered request {xid} instead of {oldest or 'none'}")
+            body = data[at + _HEAD : end]
+            flight.set_result(slot, codec.result(flight.requests[slot], error, body))
             return
         if xid == _PING_XID:
-            self._rider.pinged()
+            self._shell.pinged_back()
         self._hand_on(xid, _known(data[at:end], error))
 
     def _hand_on(self, xid: int, frame: bytes) -> None:
@@ -209,12 +206,6 @@ class Link:
             due.popleft()
             self.inbox.append(self._early.popleft())
 
-    def _answer(self, codec: Codec, xid: int, error: int, body: bytes) -> None:
-        oldest, flight, slot = self._due.popleft() if self._due else _NONE
-        if xid != oldest:
-            raise Broken(f"the server answered request {xid} instead of {oldest or 'none'}")
-        flight.set_result(slot, codec.result(flight.requests[slot], error, body))
-
     def _fire(self, codec: Codec, frame: bytes) -> None:
         if len(frame) < _HEAD + _EVENT - 4:
             raise Broken(f"the server sent an event of {len(frame)} bytes")
@@ -233,14 +224,14 @@ class Link:
         flag = at + 4 + _CONNECTED + max(0, password)
         read_only = flag < end and data[flag] != 0
         self.inbox.append(data[at:end])
-        self._rider.connected_to(milliseconds, session_id, read_only=read_only)
+        self._shell.shaken(milliseconds, session_id, read_only=read_only)
 
 
 def _known(frame: bytes, error: int) -> bytes:
     """Return kazoo's frame; an error that it does not know would end its thread."""
     if error == 0 or error in EXCEPTIONS:
         return frame
-    length, xid, zxid, _ = _Reply.unpack_from(frame)
+    length, xid, zxid, _ = _reply(frame)
     return _Reply.pack(length, xid, zxid, APIError.code) + frame[_HEAD:]
 
 

@@ -112,10 +112,13 @@ class Shell(Protocol):
         """Return the error to raise when the client is closed."""
 
     def shaken(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
-        """Take the answer to a handshake."""
+        """Take the answer to a handshake; 0 milliseconds: the session has expired."""
 
     def pinged_back(self) -> None:
         """Take the answer to a ping of kazoo's."""
 
     def went_back(self, zxid: int) -> None:
-        """Give the session up: the server is at an older transaction than was seen."""
+        """Give the session up: the server is at an older transaction than was seen.
+
+        Its data were replaced.
+        """

@@ -57,7 +57,7 @@ class Session(Pulse):
 
     def __init__(self, shell: Shell) -> None:
         super().__init__(shell)
-        self.link = Link(self)
+        self.link = Link(self, shell)
         self.advancing: list[Attempt[Any]] = []  # whose recipes this step advances
         self._asked_at = -math.inf  # when the newest handshake was sent
         self._listings: dict[str, tuple[list[Waits], list[Waits]]] = {}  # who waits: now, next
@@ -207,8 +207,7 @@ class Session(Pulse):
         """
         terms = attempt.terms
         assert terms is not None
-        paths = (*(path for path, _ in claim.others), claim.path)
-        if not self.may_grant(paths):
+        if not self.may_grant(claim):
             self._awaiting_lease[attempt] = claim.path
             self._heartbeat.soon()
             self._send_due_heartbeat()
@@ -356,23 +355,9 @@ class Session(Pulse):
                 if now - own.read_at >= self.timeout / HEARTBEATS:
                     self._heartbeat.soon()
 
-    # The wire's rider, on behalf of the shell; see ``link.Rider``.
-
-    def connected_to(self, milliseconds: int, session_id: int, *, read_only: bool) -> None:
-        """Take the answer to a handshake."""
-        self.shell.shaken(milliseconds, session_id, read_only=read_only)
-
-    def pinged(self) -> None:
-        """Take the answer to kazoo's ping."""
-        self.shell.pinged_back()
-
     def closing(self) -> None:
         """Note that kazoo ends the session: when the server has that, others may be granted."""
         self.end(LossReason.CLIENT_CLOSED, self.shell.closed_error())
-
-    def went_back(self, zxid: int) -> None:
-        """Note that the server's data were replaced by older ones."""
-        self.shell.went_back(zxid)
 
 
 Waits = tuple[Flight, int]

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TypeAlias
 
-
-class Process(NamedTuple):
-    """A process, for its forked children and their parents.
-
-    A fork into another PID namespace may have the pid of its parent, as both are the first there;
-    so ``forks`` counts those behind it. C code may fork without Python's hooks: the pid tells then.
-    """
-
-    pid: int
-    forks: int
-
+Process: TypeAlias = tuple[int, int]
 
 _forks = 0
 
 
 def this_process() -> Process:
-    return Process(os.getpid(), _forks)
+    """Return what tells this process from its parent and its children.
+
+    A fork into another PID namespace may have the pid of its parent, as both are the first there.
+    So the forks behind it count, too. C code may fork without Python's hooks: the pid tells then.
+    """
+    return os.getpid(), _forks
 
 
 def _after_fork() -> None:

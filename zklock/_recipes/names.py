@@ -10,6 +10,7 @@ A name that ends as a sequential node's does is a *stranger*: whoever made it ma
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
@@ -72,16 +73,16 @@ _ILLEGAL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class Name(NamedTuple):
-    """A parsed contender name; ``sequence`` may be negative (ZooKeeper's counter wraps)."""
+    """A parsed contender name. Names sort by age, oldest first.
 
+    ``sequence`` may be negative (ZooKeeper's counter wraps). Such a number is younger than any
+    other: ``number`` is the same number without its sign.
+    """
+
+    number: int
     text: str
     kind: Kind
     sequence: int
-
-    @property
-    def order(self) -> tuple[int, str]:
-        """The sort key by age; a wrapped (negative) number is younger than any other number."""
-        return self.sequence & _UNSIGNED, self.text
 
 
 class Standing(NamedTuple):
@@ -101,14 +102,7 @@ class Queue:
     """The contenders among some node names, oldest first."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        # The key is that of ``Name.order``: no call of a function for each name.
-        found = [(it.sequence & _UNSIGNED, it.text, it) for it in map(parse, names) if it]
-        found.sort()
-        self.contenders = [name for _, _, name in found]
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name.text: place for place, name in enumerate(self.contenders)}
+        self.contenders: list[Name] = sorted(filter(None, map(parse, names)))
 
     @cached_property
     def _latest(self) -> list[int]:
@@ -125,8 +119,8 @@ class Queue:
 
         ``passed`` are names that no longer block this kind of contender.
         """
-        place = self._places.get(me.text)
-        if place is None:
+        place = bisect_left(self.contenders, me)
+        if self.contenders[place : place + 1] != [me]:
             return None
         if not place:
             return Standing(None, sole=True, ahead=0)
@@ -161,16 +155,15 @@ def parse(text: str) -> Name | None:
     """Return the contender with this node name, or ``None`` if it is not one."""
     marked = _MARKED.search(text, max(0, len(text) - _TAIL)) or _OF_AIOZK.fullmatch(text)
     match = marked or _RECIPE.fullmatch(text)
-    if match is None or (sequence := _number(match)) is None:
-        return None
-    return Name(text, _KINDS[marked["marker"]] if marked else Kind.EXCLUSIVE, sequence)
+    return match and _named(text, match, _KINDS[marked["marker"]] if marked else Kind.EXCLUSIVE)
 
 
-def _number(match: re.Match[str]) -> int | None:
-    sequence = int(match["sequence"])
-    if not -(2**31) <= sequence < 2**31 or match["sequence"] != f"{sequence:010d}":
+def _named(text: str, match: re.Match[str], kind: Kind) -> Name | None:
+    digits = match["sequence"]
+    sequence = int(digits)
+    if not -(2**31) <= sequence < 2**31 or digits != f"{sequence:010d}":
         return None  # ZooKeeper does not write such a number
-    return sequence
+    return Name(sequence & _UNSIGNED, text, kind, sequence)
 
 
 def strangers(listed: Iterable[str], me: Name | None = None) -> list[str]:
@@ -179,17 +172,15 @@ def strangers(listed: Iterable[str], me: Name | None = None) -> list[str]:
     Of names that differ only in digits and letters up to ``f``, the oldest; of all these, the
     sixteen oldest. ``me=None``: before nobody.
     """
-    oldest: dict[str, tuple[int, str]] = {}
+    oldest: dict[str, Name] = {}
     for text in listed:
         if parse(text) is not None or (match := _SEQUENTIAL.fullmatch(text)) is None:
             continue
-        if (sequence := _number(match)) is None:
-            continue
-        stranger = Name(text, Kind.EXCLUSIVE, sequence).order
-        if me is None or stranger < me.order:
+        stranger = _named(text, match, Kind.EXCLUSIVE)
+        if stranger is not None and (me is None or stranger < me):
             alike = _DIGITS.sub("", text)
             oldest[alike] = min(oldest.get(alike, stranger), stranger)
-    return [text for _, text in sorted(oldest.values())[:_STRANGERS]]
+    return [stranger.text for stranger in sorted(oldest.values())[:_STRANGERS]]
 
 
 def blocks(before: Kind, me: Kind) -> bool:

@@ -523,7 +523,7 @@ MUTATIONS = {
             troubles=6,
             quick=False,
         ),
-        Bend(Place, "_take", "self._may_grant(kept)", "True"),
+        Bend(Place, "_take", "self.session.may_grant(kept.claim)", "True"),
         Bend(Session, "_lose_one", "grant._place is not None", "False"),
     ),
     "a kept node is used before the queue is watched": Mutation(
@@ -531,8 +531,8 @@ MUTATIONS = {
         Bend(
             Place,
             "_take",
-            "kept.sure and self.session.prompt and self._may_grant(kept)",
-            "self._may_grant(kept)",
+            "kept.sure and self.session.prompt and self.session.may_grant(kept.claim)",
+            "self.session.may_grant(kept.claim)",
         ),
     ),
     "a stranger that is seen while the lock is in use is forgotten": Mutation(
@@ -560,7 +560,7 @@ MUTATIONS = {
             quick=False,
         ),
         Bend(Place, "lose", "self._forget(kept)", "kept.idle = self.session.now()"),
-        Bend(Session, "may_grant", "all(path in self._nodes for path in paths)", "True"),
+        Bend(Session, "may_grant", "there and self._readable", "self._readable"),
     ),
     "an idle node stays for as long as another lock keeps it": Mutation(
         Shown("stays for too long", kind=KEPT, quick=False),

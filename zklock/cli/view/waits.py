@@ -179,7 +179,7 @@ def _stands(lock: LockView, first: int) -> Iterator[Stand]:
                 yield Stand(lock, place, before, 1)
                 before = [at]
         return
-    queue = sorted(lock.places, key=lambda place: place.name.order)
+    queue = sorted(lock.places, key=lambda place: place.name)
     behind: dict[str, list[int]] = {}
     last: int | None = None  # the nearest that blocks a reader, unless it lets readers in
     since: list[int] = []  # the nearest before, back to the nearest that is no reader
