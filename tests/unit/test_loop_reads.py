@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -92,6 +93,27 @@ def test_the_reading_is_taken_from_a_loop_that_stands_still(client: Any) -> None
         grant = await reading(client)
         wait_for(lambda: client.handler.reader is None, SOON)
         await grant.release()
+
+    played(part)
+
+
+def test_it_is_taken_so_although_nothing_was_asked(client: Any) -> None:
+    frames, pass_on = list[bytes](), client.handler.pass_on
+
+    def noted(sock: Any, frame: bytes) -> None:
+        frames.append(frame)
+        pass_on(sock, frame)
+
+    async def part() -> None:
+        grant = await reading(client)
+        await grant.release()
+        while client.handler.reader is not None or client.handler._due < math.inf:
+            await asyncio.sleep(0.01)
+        client.handler.pass_on = noted
+        with pytest.raises(zklock.NotHeld):
+            await grant.release()
+        wait_for(lambda: client.handler.reader is None, SOON)
+        assert not frames  # kazoo takes it, too
 
     played(part)
 

@@ -110,7 +110,7 @@ class Driver:
             if self.session.link.out:
                 self._flush()
             if self._due > -math.inf and (
-                self._jobs or (self._due == math.inf and self.session.in_use)
+                self._jobs or (self._due == math.inf and (self.session.in_use or self.reader))
             ):
                 self.wake()
             self._torn = False
