@@ -89,6 +89,10 @@ class Loop(asyncio.BaseEventLoop):
         self._network = network
         self._selector = Selector(system)
 
+    def close(self) -> None:
+        super().close()
+        self._selector.readers.clear()
+
     def _process_events(self, events: list[asyncio.Handle]) -> None:
         for handle in events:
             self._add_callback(handle)  # type: ignore[attr-defined]

@@ -7,11 +7,13 @@ import gc
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 import zklock
+from tests.contract.struck import Moments
 from tests.contract.support import SOON, granted, open_files
 from zklock import aio
 from zklock._shell import driver
@@ -172,3 +174,19 @@ def test_a_loop_that_is_closed_while_it_reads_leaves_nothing(client: Any) -> Non
     granted(zklock.Lock(client, "/b")).release()
     gc.collect()
     assert open_files() == before
+
+
+@pytest.mark.slow("it connects anew after each interrupt")
+def test_an_interrupt_as_it_begins_to_read_leaves_nothing(client: Any) -> None:
+    moments, hears = Moments(), partial(waiting.AWAITING.hears, client.handler.session)
+
+    async def struck(at: int) -> bool:
+        return moments.run(hears, at)
+
+    granted(zklock.Lock(client, "/a")).release()
+    before, at = len(open_files()), 1
+    while asyncio.run(struck(at)):
+        granted(zklock.Lock(client, "/a")).release()
+        wait_for(lambda: len(open_files()) == before, SOON, moments.where)
+        at += 1
+    assert at > 10

@@ -92,11 +92,12 @@ class Shell(Protocol):
     reader: Reader | None
     """Who reads what comes, instead of the client's own thread."""
 
-    def lend(self, reader: Reader) -> int | None:
-        """Let a loop read; return a descriptor that tells it when, or ``None``: it may not.
+    def lend(self, reader: Reader) -> Any:
+        """Let a loop read; return what tells it when, or ``None``: it may not.
 
-        The descriptor is the caller's to close. The reading is taken from the loop when anybody
-        else waits for an answer, or it has not read for a moment: it may stand still.
+        What is returned has a descriptor. It is closed when it is dropped, even by an interrupt.
+        The reading is taken from the loop when anybody else waits for an answer, or it has not read
+        for a moment: it may stand still.
         """
 
     def hear(self, reader: Reader) -> bool:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import select
 import socket
 import ssl
@@ -320,21 +319,23 @@ class Driver:
         if self.reader is reader:
             self.step(self._listen, reader)
 
-    def lend(self, reader: Reader) -> int | None:
+    def lend(self, reader: Reader) -> Any:
         """Let a loop read; see ``ports.Shell``."""
-        return self.step(self._lend, reader)  # type: ignore[no-any-return]
+        return self.step(self._lend, reader)
 
-    def _lend(self, reader: Reader) -> int | None:
+    def _lend(self, reader: Reader) -> Any:
         self.read_for(reader)
         if self.reader is not reader or self._sock is None:
             return None
         try:
-            return os.dup(self._sock.fileno())
+            ear = select.epoll()
+            ear.register(self._sock.fileno(), select.POLLIN)
         except OSError as error:  # no more can be open
             if not raised_by_the_call(error):
                 raise
             self._listen(reader)
             return None
+        return ear
 
     def hear(self, reader: Reader) -> bool:
         """Read, if it is for this one to do; return whether it still is."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -187,14 +186,13 @@ class _Reading:
     """
 
     outcome = None
-    _ear: int | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, shell: Shell) -> None:
         self.loop, self._shell = loop, shell
         self.until = loop.time() + LONGEST
         self._ear = shell.lend(self)
         if self._ear is not None:
-            loop.add_reader(self._ear, self._read)
+            loop.add_reader(self._ear.fileno(), self._read)
             self._look()
 
     def _read(self) -> None:
@@ -209,16 +207,9 @@ class _Reading:
 
     def _end(self) -> None:
         if self._ear is not None:
-            self.loop.remove_reader(self._ear)
-            self._close()
+            self.loop.remove_reader(self._ear.fileno())
+            self._ear = None
             self._shell.listen(self)
-
-    def _close(self, close: Callable[[int], object] = os.close) -> None:
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            close(ear)
-
-    __del__ = _close  # the loop may be closed while it reads
 
 
 async def _in_time(

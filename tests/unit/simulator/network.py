@@ -196,6 +196,14 @@ class Network:
             def close(self) -> None:
                 self._wanted.clear()
 
+            def fileno(self) -> Epoll:
+                """Return what a simulated loop takes for a number."""
+                return self
+
+            @property
+            def readable(self) -> bool:
+                return bool(self._ready())
+
             def poll(self, seconds: float | None = None) -> list[tuple[int, int]]:
                 if seconds != 0:
                     network.system.block(self._ready, seconds)

@@ -71,7 +71,6 @@ class Task:
         self.ident = ident
         self.locals: dict[int, dict[str, Any]] = {}
         self.thread: Thread | Current = Current(self)
-        self.loop: asyncio.AbstractEventLoop | None = None  # that runs on it
         self.greenlet: greenlet
         self.ready: Callable[[], object] | None = None
         self.due = math.inf
@@ -261,9 +260,9 @@ class System:
         then = self._choose()
         if then is not me:
             self.current = then
-            me.loop = asyncio._get_running_loop()
+            loop = asyncio._get_running_loop()
             then.greenlet.switch()
-            asyncio._set_running_loop(me.loop)
+            asyncio._set_running_loop(loop)
         if self.over:
             raise self._ends(me)
 
