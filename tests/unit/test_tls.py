@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Any
 
@@ -11,7 +12,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 import zklock
 from zklock._shell import client_state, handler as handler_module
 from zklock._shell.handler import Handler
-from zklock._shell.refusals import MUTE_TLS
+from zklock._shell.refusals import MUTE_TLS, WANTS_TLS, refusal
 from zklock._shell.tls import SilentTls
 
 TIMEOUT = 12.0
@@ -77,3 +78,29 @@ def test_a_server_that_does_not_answer_it_is_told_from_a_dead_one() -> None:
             zklock.NoAnswer, match=f"{server} accepts connections, and does not answer TLS"
         ):
             zklock.connect(server, 30.0, start_timeout=0.5, use_ssl=True)
+
+
+class TlsAlone:
+    """A port for TLS alone: it waits for the rest of a word, until nothing of the time is left."""
+
+    def __init__(self) -> None:
+        self.said = b""
+        self.over = False
+
+    def connect(self, tls: bool) -> Any:
+        if self.over:
+            raise TimeoutError
+        return contextlib.nullcontext(self)
+
+    def sendall(self, data: bytes) -> None:
+        self.said = data
+
+    def recv(self, size: int) -> bytes:
+        if self.said[:1] != b"\x16":
+            self.over = True
+            raise TimeoutError
+        return self.said[:size]
+
+
+def test_a_port_for_tls_alone_is_found_before_the_time_is_over() -> None:
+    assert refusal(TlsAlone().connect, False) is WANTS_TLS

@@ -108,7 +108,11 @@ def refusal(connect: Callable[[bool], Any], tls: bool) -> Refusal | None:
 
     ``connect(tls)`` returns another socket to it, with a timeout. ``tls``: whether the client
     connects over TLS.
+
+    TLS is asked for first: to ``srvr``, a port for TLS alone says nothing for ten seconds.
     """
+    if not tls and _answers_tls(connect):
+        return WANTS_TLS
     closed = True
     for secure in (True, False) if tls else (False,):
         try:
@@ -121,8 +125,6 @@ def refusal(connect: Callable[[bool], Any], tls: bool) -> Refusal | None:
             continue
         if said:
             return _meaning(said, without_tls=tls and not secure)
-    if not tls and _answers_tls(connect):
-        return WANTS_TLS
     return FULL if closed else None
 
 
@@ -157,7 +159,8 @@ def _meaning(said: bytes, *, without_tls: bool) -> Refusal:
 def _answers_tls(connect: Callable[[bool], socket.socket]) -> bool:
     """Whether the server answers the first message of TLS as one that speaks it."""
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
-    hello = ssl.create_default_context().wrap_bio(received, sent, server_hostname="zookeeper")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to load authorities takes long
+    hello = context.wrap_bio(received, sent, server_hostname="zookeeper")
     with contextlib.suppress(ssl.SSLWantReadError):
         hello.do_handshake()
     try:
