@@ -20,7 +20,7 @@ import pytest
 import zklock
 from tests.contract.fronts import Behind, Place, on_loop
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Child, granted, passes_on, run
+from tests.contract.support import SOON, Child, granted, now_of, passes_on, reaches, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason, aio
@@ -579,9 +579,11 @@ class TestBurst:
         with requests_take_time():
             tasks = [asyncio.create_task(lock.acquire(timeout=timeout)) for _ in range(count)]
             await asyncio.sleep(0)
-            if how == "cancel()":
+            if timeout is not None:
+                reaches(mine.client, now_of(mine.client) + timeout)  # the loop stands still
+            elif how == "cancel()":
                 lock.cancel()
-            elif how == "task.cancel()":
+            else:
                 for task in tasks:
                     task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
