@@ -21,6 +21,7 @@ from kazoo.security import make_digest_acl
 from tooz import ToozError, coordination, locking, utils
 
 import zklock
+from zklock._ground.interrupts import raised_by_zklock
 from zklock.contrib._clients import end
 from zklock.errors import LockLost, NoAnswer, NotHeld, NotOwner, WouldDeadlock, ZkLockError
 
@@ -73,7 +74,7 @@ class ZkLockLock(locking.Lock):
             return False
         try:
             grant.verify()
-        except (LockLost, NotHeld, NoAnswer):
+        except raised_by_zklock(LockLost, NotHeld, NoAnswer):
             return False
         return True
 
@@ -98,7 +99,7 @@ class ZkLockLock(locking.Lock):
         with _as_tooz():
             try:
                 grant = self._kind(shared).acquire(**limit)
-            except WouldDeadlock as error:
+            except raised_by_zklock(WouldDeadlock) as error:
                 if blocking and timeout is None:
                     raise coordination.LockAcquireFailed(str(error)) from error
                 return False
@@ -117,19 +118,14 @@ class ZkLockLock(locking.Lock):
             grant = self._grants.pop()
         except IndexError:
             return False
-        with _as_tooz():
+
+        def end() -> None:
             try:
-                try:
-                    with contextlib.suppress(NoAnswer):
-                        grant.verify(_RELEASE_SECONDS)
-                finally:
-                    grant.release()
-            except (LockLost, NotHeld):
-                return False
-            except WouldDeadlock:  # not on this thread: it is still held
-                self._grants.append(grant)
-                raise
-        return True
+                grant.verify(_RELEASE_SECONDS)
+            finally:
+                grant.release()
+
+        return _give_back(grant, end, self._grants.append)
 
     def break_(self) -> bool:
         """Take the lock from all that hold it now; return whether somebody held it.
@@ -144,7 +140,7 @@ class ZkLockLock(locking.Lock):
                     try:
                         lock.break_lock(holder.token)
                         broken = True
-                    except NotOwner:
+                    except raised_by_zklock(NotOwner):
                         continue  # released meanwhile
         return broken
 
@@ -408,15 +404,7 @@ class ZkLockDriver(
         grant = self._leading.pop(_name(group_id), None)
         if grant is None:
             return False
-        with _as_tooz():
-            try:
-                grant.release()
-            except (LockLost, NotHeld):
-                return False
-            except WouldDeadlock:
-                self._leading[_name(group_id)] = grant
-                raise
-        return True
+        return _give_back(grant, grant.release, partial(self._leading.setdefault, _name(group_id)))
 
     def get_leader(self, group_id: bytes) -> coordination.CoordAsyncResult[bytes | None]:
         """Return the member that leads, confirmed by a quorum; ``None`` if there is none."""
@@ -491,10 +479,33 @@ def _as_tooz() -> Iterator[None]:
     """Raise as tooz does: its users catch its errors."""
     try:
         yield
-    except (NoAnswer, KazooTimeoutError) as error:
+    except (*raised_by_zklock(NoAnswer), KazooTimeoutError) as error:
         raise coordination.OperationTimedOut(str(error) or "no answer", cause=error) from error
-    except (ZkLockError, KazooException) as error:
+    except (*raised_by_zklock(ZkLockError), KazooException) as error:
         raise ToozError(f"{type(error).__name__}: {error}", cause=error) from error
+
+
+def _give_back(
+    grant: zklock.Grant, end: Callable[[], object], keep: Callable[[zklock.Grant], object]
+) -> bool:
+    """End what the grant stands for; return whether it was held, as far as ZooKeeper answers.
+
+    ``keep(grant)`` is called if this thread cannot: it is still held.
+    """
+    with _as_tooz():
+        try:
+            end()
+        except raised_by_zklock(NoAnswer):
+            return True
+        except raised_by_zklock(LockLost, NotHeld):
+            return False
+        except raised_by_zklock(WouldDeadlock):
+            keep(grant)
+            raise
+        except BaseException:
+            grant.abandon()
+            raise
+    return True
 
 
 def _kazoo_options(parsed_url: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -234,19 +234,30 @@ def test_standing_by_writes_nothing(start: Start, zklock_client: Any, zklock_pat
     assert second.get_leader(b"all").get() == b"first"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, zklock.LockLost, zklock.NoAnswer])
+@pytest.mark.parametrize("at", ["verify", "release"])
 def test_an_interrupted_release_leaves_nothing_held(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, at: str, error: type[BaseException]
 ) -> None:
     def struck(*args: object) -> None:
-        raise KeyboardInterrupt
+        raise error("the time is over")
 
-    lock, others = start(b"first").get_lock(b"report"), start(b"second").get_lock(b"report")
+    first, second = start(b"first"), start(b"second")
+    first.create_group(b"all").get()
+    first.watch_elected_as_leader(b"all", lambda event: None)
+    first.run_watchers()
+    lock = first.get_lock(b"report")
     assert lock.acquire()
+    leads = first.leadership(b"all")
     with monkeypatch.context() as patch:
-        patch.setattr(zklock.Grant, "verify", struck)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(zklock.Grant, at, struck)
+        with pytest.raises(error, match="the time is over"):
             lock.release()
-    assert others.acquire(timeout=SOON)
+        if at == "release":
+            with pytest.raises(error, match="the time is over"):
+                first.stand_down_group_leader(b"all")
+            assert not leads.held
+    assert second.get_lock(b"report").acquire(timeout=SOON)
 
 
 def test_what_cannot_be_given_back_on_a_thread_is_still_held(start: Start) -> None:
