@@ -48,8 +48,11 @@ class Refusing:
         try:
             with source.makefile("rb") as stream:
                 first = True
-                while head := stream.read(4):
-                    frame = stream.read(int.from_bytes(head))
+                while len(head := stream.read(4)) == 4:
+                    length = int.from_bytes(head)
+                    frame = stream.read(length)
+                    if len(frame) < length:
+                        break
                     if not first:
                         frame = look(frame, refused)
                     first = False
