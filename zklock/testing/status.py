@@ -77,15 +77,14 @@ def four_letter(
     with connected(host, port, timeout, tls) as connection:
         connection.sendall(word.encode())
         answer = bytearray()
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"{host}:{port} did not finish its answer to {word!r}")
+        while (left := deadline - time.monotonic()) > 0:
             connection.settimeout(left)
-            chunk = connection.recv(65536)
-            if not chunk:
-                return answer.decode("utf-8", "replace")
-            answer += chunk
+            with contextlib.suppress(TimeoutError):
+                chunk = connection.recv(65536)
+                if not chunk:
+                    return answer.decode("utf-8", "replace")
+                answer += chunk
+    raise TimeoutError(f"{host}:{port} did not finish its answer to {word!r}")
 
 
 @contextlib.contextmanager

@@ -82,6 +82,11 @@ def be_silent(connection: socket.socket) -> None:
     connection.recv(1)
 
 
+def stop_halfway(connection: socket.socket) -> None:
+    connection.sendall(b"x")
+    be_silent(connection)
+
+
 def trickle(connection: socket.socket) -> None:
     connection.settimeout(10)
     with suppress(OSError):
@@ -97,7 +102,8 @@ def test_an_answer_in_pieces_is_put_together() -> None:
 @pytest.mark.parametrize(
     ("behaviour", "error", "why"),
     [
-        (be_silent, TimeoutError, "timed out"),
+        (be_silent, TimeoutError, "did not finish"),
+        (stop_halfway, TimeoutError, "did not finish"),
         (trickle, TimeoutError, "did not finish"),
         (hang_up, OSError, "hung up"),
     ],
