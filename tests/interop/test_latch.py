@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.hazard("H20")]
 DEADLINE = 90.0
 PATIENCE = 60_000
 """Milliseconds that a latch waits for its turn."""
+IN_VAIN = 15_000
+"""The same, where its turn passes unnoticed."""
 
 Join = Callable[..., zklock.LeaderElection]
 Stand = Callable[..., Player]
@@ -59,9 +61,9 @@ def join(zklock_client: Any, zklock_path: str) -> Iterator[Join]:
 def stand(players: Players, zklock_client: Any, zklock_path: str) -> Stand:
     """Return what lets a latch queue, at such a place; it leads at once if that is the first."""
 
-    def latch(identity: str, place: int) -> Player:
+    def latch(identity: str, place: int, patience: int = PATIENCE) -> Player:
         (player,) = players("java", 1)
-        player.tell(f"acquire it latch={identity} {zklock_path} {PATIENCE}")
+        player.tell(f"acquire it latch={identity} {zklock_path} {patience}")
         queued(zklock_client, zklock_path, place)
         return player
 
@@ -273,6 +275,21 @@ def test_a_latch_hears_of_the_end_of_a_leader_that_has_changed_its_payload(
     assert latch.ask("participants it") == "latch,leader\0payload=dGhlcmU="
     ends(latch)
     leads(leader)
+
+
+@pytest.mark.thorough("a latch that waits in vain")
+def test_a_latch_misses_the_end_of_a_leader_whose_node_was_written(
+    zklock_client: Any, zklock_server: ZooKeeperServer, zklock_path: str, join: Join, stand: Stand
+) -> None:
+    leader = join("leader", leading=True)
+    latch = stand("latch", 2, IN_VAIN)
+    latch_watches(zklock_server, leader)
+    node = leader.members()[0].path
+    zklock_client.set(node, zklock_client.get(node)[0])
+    leader.stop()
+    queued(zklock_client, zklock_path, 1)
+    assert identities(leader) == ["latch"]  # it waits, and is the first
+    assert latch.hears() == "refused"
 
 
 def test_a_waiting_latch_whose_node_is_deleted_queues_again_when_the_one_before_goes(
