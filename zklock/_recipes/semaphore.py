@@ -25,7 +25,7 @@ write, or is within the new limit.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from zklock._ground.interrupts import raised_by_zklock
 from zklock._recipes import lock as lock_recipe, names, queries, steps
@@ -49,6 +49,8 @@ from zklock._recipes.effects import (
 from zklock._recipes.queries import Contender
 from zklock.errors import AccessDenied, LimitMismatch, ZkLockError
 from zklock.token import FencingToken
+
+_C = TypeVar("_C", bound=Contender)
 
 
 def locks(root: str) -> str:
@@ -306,7 +308,7 @@ def contenders(root: str) -> Recipe[list[Contender]]:
     return arrange(limit, having, waiting)
 
 
-def arrange(limit: int, having: list[Contender], waiting: list[Contender]) -> list[Contender]:
+def arrange(limit: int, having: list[_C], waiting: list[_C]) -> list[_C]:
     """Return the holders, one entry for each permit, and then the waiters, in order.
 
     A lease beyond the limit has one of two causes. It was given before the limit was lowered, or

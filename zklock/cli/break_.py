@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         say("break", f"{options.path}: nobody holds it")
         return Status.FAILED
     if options.json:
-        print(json_of(path=options.path, broken=QueuePlace(broken).to_json()))
+        print(json_of(path=options.path, broken=QueuePlace.of(broken).to_json()))
     else:
         print(f"{plain(options.path)} taken from {named(broken.identity)} ({broken.token})")
     return Status.OK

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         reader = Reader(client, options.path, alone=True)
         lock = reader.find().lock
         reader.must_see_queue()
-    holders = [] if lock is None else [place.contender for place in lock.holders]
+    holders = [] if lock is None else lock.holders
     if any(it.token == options.token for it in holders):
         return Status.OK
     now = ", ".join(f"{named(it.identity)} ({it.token})" for it in holders) or "nobody"

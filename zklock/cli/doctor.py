@@ -18,7 +18,6 @@ from kazoo.hosts import collect_hosts
 import zklock
 from zklock._ground.addresses import server_name
 from zklock.cli import connection, settings
-from zklock.cli.graph import remedy
 from zklock.cli.view import checkup, servers
 from zklock.cli.view.live import look
 from zklock.cli.view.model import Look
@@ -90,8 +89,8 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         own=servers.own_rights(client, nearest) if chroot_exists else None,
         exists=chroot_exists and nearest == root,
         seen=seen,
-        remedies=[remedy(deadlock, settings.options_for(options)) for deadlock in seen.deadlocks],
         facts=reader.facts,
+        hosts=settings.options_for(options),
         versions=f"zklock {zklock.__version__}, kazoo {version('kazoo')}, "
         f"Python {platform.python_version()}",
         alike=_alike(client, serving, tls) if limits and limits.per_address else 0,

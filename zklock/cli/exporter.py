@@ -12,7 +12,7 @@ from zklock.cli.ending import ends_on_signals
 from zklock.cli.saying import say
 from zklock.cli.status import Status
 from zklock.cli.view.live import looks
-from zklock.cli.view.model import Look, QueuePlace
+from zklock.cli.view.model import Look
 from zklock.cli.view.reader import Reader
 
 if TYPE_CHECKING:
@@ -106,20 +106,19 @@ def metrics(look: Look) -> Iterator[GaugeMetricFamily]:
         (
             "zklock_oldest_holder_age_seconds",
             "Seconds since the oldest holder queued; by the clocks of the server and the exporter.",
-            [_oldest(it.holders) for it in locks],
+            [it.held or 0.0 for it in locks],
         ),
         (
             "zklock_longest_wait_seconds",
             "Seconds since the first waiter queued, 0 if nobody waits; by the same clocks.",
-            [_oldest(it.waiting) for it in locks],
+            [it.wait or 0.0 for it in locks],
         ),
     ):
         of = [(it.path, it.what.value) for it in locks]
         yield _gauge(name, text, ("path", "kind"), zip(of, numbers, strict=True))
-    sessions = {place.contender.session_id for it in locks for place in it.places} - {0, None}
+    sessions = {place.session_id for it in locks for place in it.places} - {0, None}
     yield _gauge("zklock_sessions", "Sessions that hold or wait.", (), [((), len(sessions))])
-    certain = sum(one.certain for one in look.deadlocks)
-    found = [(("certain",), certain), (("possible",), len(look.deadlocks) - certain)]
+    found = [((name,), number) for name, number in look.count_deadlocks().items()]
     yield _gauge("zklock_deadlocks", "Deadlocks; see zklock graph.", ("certainty",), found)
     for name, text, numbers in (
         ("zklock_pool_shards", "How many shards a pool has.", [it.shards for it in pools]),
@@ -143,7 +142,3 @@ def _gauge(
     for values, number in samples:
         family.add_metric(values, number)
     return family
-
-
-def _oldest(places: Sequence[QueuePlace]) -> float:
-    return max((place.age or 0.0 for place in places), default=0.0)

@@ -74,7 +74,7 @@ def _remove(client: KazooClient, facts: Facts, paths: list[str]) -> dict[str, st
     kept: dict[str, str] = {}
     for path in paths:
         try:
-            delete = partial(client.delete_async, path, version=facts.folders[path].version)
+            delete = partial(client.delete_async, path, version=facts.nodes[path].version)
             answer(client, delete, path)
         except NotEmptyError:
             kept[path] = "it is in use again"

@@ -85,10 +85,10 @@ def _rows(seen: Look) -> list[list[str]]:
 def _who(holders: Sequence[QueuePlace]) -> str:
     shown = []
     for place in holders:
-        known = ["kept"] if place.contender.keeps else []
+        known = ["kept"] if place.keeps else []
         known += [] if place.age is None else [f"came {short(place.age)} ago"]
         also = f" ({', '.join(known)})" if known else ""
-        shown.append(f"{named(place.contender.identity)}{also}")
+        shown.append(f"{named(place.identity)}{also}")
     return ", ".join(shown) or "nobody"
 
 

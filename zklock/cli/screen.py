@@ -170,8 +170,7 @@ class Top(App[None]):
         """Show what is known; the ages are those of now."""
         look, path = self._look or Look(), self._root
         if self._opened is not None:
-            path = table.path_of(self._opened)
-            head, found = table.opened(look, self._opened)
+            path, head, found = table.opened(look, self._opened)
         else:
             head = "reading ..." if self._look is None else table.summary(look)
             head += f"; by {self._order.value}"

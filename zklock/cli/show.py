@@ -95,7 +95,7 @@ def _known(found: Found) -> Iterator[str]:
 
 def _queue(lock: LockView) -> Iterator[str]:
     holding, waiting = len(lock.holders), len(lock.waiting)
-    kept = ", kept: it may be idle" if any(it.contender.keeps for it in lock.holders) else ""
+    kept = ", kept: it may be idle" if any(it.keeps for it in lock.holders) else ""
     article = "an" if lock.what is What.ELECTION else "a"
     yield (
         f"{plain(lock.path)} is {article} {lock.name}: {holding} hold{'s' * (holding == 1)}, "

@@ -17,7 +17,7 @@ def standing(client: KazooClient, path: str, mine: int | None) -> tuple[str, int
     """
     lock = Reader(client, path, alone=True).find().lock
     holders = ", ".join(map(_told, lock.holders)) if lock else ""
-    waiting = [place.contender for place in lock.waiting] if lock else []
+    waiting = lock.waiting if lock else []
     session, _ = client.client_id
     mine = next((one.sequence for one in waiting if one.session_id == session), mine)
     count, where = len(waiting), ""
@@ -32,4 +32,4 @@ def standing(client: KazooClient, path: str, mine: int | None) -> tuple[str, int
 
 def _told(holder: QueuePlace) -> str:
     came = "" if holder.age is None else f", came {short(holder.age)} ago"
-    return f"{named(holder.contender.identity)} ({holder.contender.token}{came})"
+    return f"{named(holder.identity)} ({holder.token}{came})"

@@ -173,4 +173,4 @@ def addressed(seen: Iterator[Look], clients: Clients) -> Iterator[Look]:
 def sessions_of(look: Look) -> set[int]:
     """Return the sessions of all contenders."""
     places = (place for lock in look.locks for place in lock.places)
-    return {number for place in places if (number := place.contender.session_id)}
+    return {place.session_id for place in places if place.session_id}

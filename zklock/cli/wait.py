@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         while view is not None and not is_free(view):
             left = until - clock()
             if left <= 0:
-                names = ", ".join(named(place.contender.identity) for place in view.holders)
+                names = ", ".join(named(place.identity) for place in view.holders)
                 say("wait", f"{options.path} is held by {names}")
                 return Status.FAILED
             if reader.refresh(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
@@ -41,65 +40,43 @@ class Happened(Enum):
     LEFT = "left"  # whether its session lives cannot be told
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEvent:
-    """An event, and how many held and waited after all that happened at that look."""
-
-    what: Happened
-    place: QueuePlace
-    holders: int
-    waiting: int
-
-
-def first(view: LockView | None) -> Iterator[QueueEvent]:
+def first(view: LockView | None) -> Iterator[tuple[Happened, QueuePlace]]:
     """Yield what the first look shows."""
     for place in view.places if view else ():
-        what = Happened.HOLDS if place.contender.holds else Happened.WAITS
-        yield _event(what, place, view)
+        yield Happened.HOLDS if place.holds else Happened.WAITS, place
 
 
 def between(
     before: LockView | None, after: LockView | None, lives: Callable[[int], bool | None]
-) -> Iterator[QueueEvent]:
+) -> Iterator[tuple[Happened, QueuePlace]]:
     """Yield what happened between two looks: first who left, then who came, in queue order.
 
     ``lives`` tells whether a session still exists; ``None``: that cannot be told.
     """
-    was = {place.contender.path: place for place in (before.places if before else ())}
-    now = {place.contender.path: place for place in (after.places if after else ())}
-    holding = {place.owner for place in now.values() if place.contender.holds}
+    was = {place.path: place for place in (before.places if before else ())}
+    now = {place.path: place for place in (after.places if after else ())}
+    holding = {place.owner for place in now.values() if place.holds}
+    permits = before is not None and before.what is What.SEMAPHORE
     for path, place in was.items():
-        if path in now:
-            continue
-        if not place.contender.holds and _is_semaphore(before) and place.owner in holding:
-            continue  # a waiter for permits leaves the queue when it has them
-        yield _event(_leaving(place, lives), place, after)
+        # A waiter for permits leaves the queue when it has them.
+        granted = permits and not place.holds and place.owner in holding
+        if path not in now and not granted:
+            yield _leaving(place, lives), place
     for path, place in now.items():
         known = was.get(path)
-        if place.contender.holds:
-            if known is None or not known.contender.holds:
-                yield _event(Happened.GRANTED, place, after)
+        if place.holds and not (known and known.holds):
+            yield Happened.GRANTED, place
         elif known is None:
-            yield _event(Happened.QUEUED, place, after)
+            yield Happened.QUEUED, place
 
 
 def _leaving(place: QueuePlace, lives: Callable[[int], bool | None]) -> Happened:
-    session = place.contender.session_id
-    alive = lives(session) if session is not None else None
+    alive = lives(place.session_id) if place.session_id is not None else None
     if alive is None:
         return Happened.LEFT
     if not alive:
         return Happened.ENDED
-    return Happened.RELEASED if place.contender.holds else Happened.WITHDRAWN
-
-
-def _event(what: Happened, place: QueuePlace, view: LockView | None) -> QueueEvent:
-    holders, waiting = (len(view.holders), len(view.waiting)) if view else (0, 0)
-    return QueueEvent(what, place, holders, waiting)
-
-
-def _is_semaphore(view: LockView | None) -> bool:
-    return view is not None and view.what is What.SEMAPHORE
+    return Happened.RELEASED if place.holds else Happened.WITHDRAWN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,9 +90,8 @@ def run(options: argparse.Namespace) -> int:
         tls = connection.tls_context(options)
         reader.read()
         view = queue_of(reader)
-        tell = _tell_json if options.json else _tell
         for event in first(view):
-            tell(options.path, event)
+            _tell(options, view, *event)
         cut = False
         while True:
             changed = reader.refresh(_TURN_SECONDS)
@@ -123,10 +99,9 @@ def run(options: argparse.Namespace) -> int:
                 cut = changed is None
                 _tell_connection(options, "interrupted" if cut else "resumed")
             if changed:
-                now = queue_of(reader)
-                for event in between(view, now, _life(client, tls)):
-                    tell(options.path, event)
-                view = now
+                before, view = view, queue_of(reader)
+                for event in between(before, view, _life(client, tls)):
+                    _tell(options, view, *event)
 
 
 def queue_of(reader: Reader) -> LockView | None:
@@ -155,35 +130,30 @@ def _life(client: KazooClient, tls: SSLContext | None) -> Callable[[int], bool |
     return lambda session: None if (living := alive()) is None else session in living
 
 
-def _tell(path: str, event: QueueEvent) -> None:
-    place = event.place
-    token = place.contender.token
+def _tell(
+    options: argparse.Namespace, view: LockView | None, what: Happened, place: QueuePlace
+) -> None:
+    """Tell of an event; ``view``: what is there after all that happened at that look."""
+    holders, waiting = (len(view.holders), len(view.waiting)) if view else (0, 0)
+    if options.json:
+        told = place.to_json()
+        _print_json(options, what.value, contender=told, holders=holders, waiting=waiting)
+        return
     now = datetime.now().strftime("%H:%M:%S")
     print(
-        f"{now}  {event.what.value:<9}  {place.kind}  {token if token is not None else '-'}  "
-        f"{place.session or '-'}  {named(place.contender.identity)}  "
-        f"({event.waiting} waiting)",
+        f"{now}  {what.value:<9}  {place.kind}  {place.token or '-'}  {place.session or '-'}  "
+        f"{named(place.identity)}  ({waiting} waiting)",
         flush=True,
-    )
-
-
-def _tell_json(path: str, event: QueueEvent) -> None:
-    _print_json(
-        event.what.value,
-        path,
-        contender=event.place.to_json(),
-        holders=event.holders,
-        waiting=event.waiting,
     )
 
 
 def _tell_connection(options: argparse.Namespace, what: str) -> None:
     if options.json:
-        _print_json(what, options.path)
+        _print_json(options, what)
     else:
         say("watch", f"the connection is {what}")
 
 
-def _print_json(what: str, path: str, **more: Any) -> None:
+def _print_json(options: argparse.Namespace, what: str, **more: Any) -> None:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    print(json_of(at=now, event=what, path=path, **more), flush=True)
+    print(json_of(at=now, event=what, path=options.path, **more), flush=True)

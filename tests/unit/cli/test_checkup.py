@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.cli.views import World
 from zklock._recipes import names
-from zklock.cli.graph import remedy
 from zklock.cli.view.checkup import (
     Examined,
     Finding,
@@ -21,7 +20,7 @@ from zklock.cli.view.checkup import (
     findings,
     worst,
 )
-from zklock.cli.view.model import Folder, Look
+from zklock.cli.view.model import Look, Znode
 
 VOTERS = [
     Server(f"zk{at}:2181", mode, "3.8.4", ahead=(-1.0, 1.0))
@@ -48,7 +47,6 @@ def examined(world: World | None = None, **changes: Any) -> Examined:
         own=Rights("/locks", True, True, True),
         exists=True,
         seen=seen,
-        remedies=[remedy(one) for one in seen.deadlocks],
         facts=world.facts,
     )
     return replace(healthy, **changes)
@@ -239,12 +237,12 @@ def test_numbers_of_a_lock_that_is_free() -> None:
     for made, count in ((names.RENEW_AT - 1, 0), (names.RENEW_AT, 1)):
         world = World()
         changes = (2 * made + 2**31) % 2**32 - 2**31
-        world.facts.folders["/locks/a"] = Folder((), changes=changes)
+        world.facts.nodes["/locks/a"] = Znode((), changes=changes)
         assert len(bad(examined(world))) == count
 
 
 def test_the_root_has_no_numbers_to_run_out() -> None:
     """No lock is there, and ZooKeeper counts its changes from -1."""
     world = World()
-    world.facts.folders["/"] = Folder(["zookeeper"], changes=-1)
+    world.facts.nodes["/"] = Znode(["zookeeper"], changes=-1)
     assert bad(examined(world)) == []

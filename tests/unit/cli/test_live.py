@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import zklock
+from tests.unit.cli.views import World
 from zklock.cli.view import live
-from zklock.cli.view.model import Facts, Look
+from zklock.cli.view.model import Facts, Look, picture
 
 
 class Unanswered:
@@ -38,3 +40,17 @@ def test_an_answer_that_does_not_come_ends_nothing(monkeypatch: pytest.MonkeyPat
     reader: Any = Unanswered()
     seen = live.looks(reader, 0.0)
     assert [next(seen).connected for _ in range(3)] == [True, False, True]
+
+
+def test_a_deadlock_that_a_second_look_does_not_confirm_is_none() -> None:
+    world = World()
+    for first, second, one, two in (("/a", "/b", 1, 2), ("/x", "/y", 3, 4)):
+        for path, session in ((first, one), (second, two), (second, one), (first, two)):
+            world.queue(path, session, str(session))
+    seen = picture(world.facts)
+    gone = seen.locks[0].places[0].path
+    reader: Any = SimpleNamespace(missing=False, still_there=set)
+    assert len(live.look(reader, seen).deadlocks) == 2
+    reader.still_there = lambda paths: set(paths) - {gone}
+    (left,) = live.look(reader, seen).deadlocks
+    assert gone not in left.involved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.cli.views import World
 from zklock._pool.nodes import WorkerRecord, owned_data
 from zklock.cli.exporter import metrics
-from zklock.cli.view.model import Look, Seen
+from zklock.cli.view.model import Look
 from zklock.token import FencingToken
 
 
@@ -37,7 +37,7 @@ def test_a_pool() -> None:
     world = World()
     for part in ("leader", "members", "assigned", "owned", "shards"):
         world.folder(f"/pool/{part}")
-    world.facts.seen["/pool/shards"] = Seen(b"3", 0)
+    world.folder("/pool/shards", b"3")
     record = WorkerRecord("w1", 1.0, assigned="a-1", owned="o-1")
     world.node("/pool/members/m-1", bytes(record))
     world.node("/pool/assigned/a-1", b"")

@@ -12,7 +12,7 @@ from tests.unit.cli.views import World
 from zklock._ground.addresses import session_text
 from zklock._pool.nodes import WorkerRecord
 from zklock.cli.view import model
-from zklock.cli.view.model import Folder, QueuePlace, Times, What, find
+from zklock.cli.view.model import Times, What, Znode, find
 
 
 def pool(world: World, path: str) -> None:
@@ -22,7 +22,7 @@ def pool(world: World, path: str) -> None:
 
 
 def used(world: World) -> None:
-    world.facts.folders["/a"] = Folder((), changes=2)
+    world.facts.nodes["/a"] = Znode((), changes=2)
 
 
 def node_of_a_contender(world: World) -> None:
@@ -145,11 +145,11 @@ def test_an_age_is_never_negative(clocks: Clocks) -> None:
     world.queue("/a", 1, "x")
     (place,) = world.look().locks[0].places
     times = Times()
-    assert QueuePlace(place.contender, 990.0, times).age == 10.0
-    assert QueuePlace(place.contender, 1010.0, times).age == 0.0
+    assert replace(place, created=990.0, times=times).age == 10.0
+    assert replace(place, created=1010.0, times=times).age == 0.0
     times.note(1012.0)
-    assert QueuePlace(place.contender, 1010.0, times).age == 2.0
-    assert QueuePlace(place.contender).age is None
+    assert replace(place, created=1010.0, times=times).age == 2.0
+    assert replace(place, created=None).age is None
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_a_session_is_written_as_zookeeper_writes_it(number: int, text: str) -> 
 def test_a_number_that_is_far_too_long_hides_nothing_else() -> None:
     world = World()
     world.semaphore("/s", 1, [(1, "a")], [])
-    world.facts.folders["/s"] = replace(world.facts.folders["/s"], data=b"9" * 5000)
+    world.folder("/s", b"9" * 5000)
     world.queue("/t", 1, "b")
     assert [(it.path, it.limit) for it in world.look().locks] == [("/s", None), ("/t", None)]

@@ -250,7 +250,7 @@ async def test_addresses_come_later(desk: Desk) -> None:
     heads = [str(column.label) for column in desk.table().ordered_columns]
     assert heads[-1] == "SESSION"
     (report,) = (lock for lock in without.locks if lock.path == "/locks/report")
-    session = report.places[0].contender.session_id
+    session = report.places[0].session_id
     assert session is not None
     await desk.shows(replace(without, addresses={session: "10.0.0.7:4711"}))
     heads = [str(column.label) for column in desk.table().ordered_columns]

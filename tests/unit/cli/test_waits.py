@@ -12,19 +12,19 @@ import pytest
 
 from tests.unit.cli.views import World
 from zklock.cli import graph as draw
+from zklock.cli.view.model import Look
 from zklock.cli.view.text import json_of
-from zklock.cli.view.waits import Deadlock, Graph, Need, circles, graph, never
+from zklock.cli.view.waits import Deadlock, Need, circles, never
 
 
 def thread(name: str) -> str:
     return f"host:17:{name}"
 
 
-def stuck(found: Graph) -> list[tuple[bool, set[str]]]:
+def stuck(found: Look) -> list[tuple[bool, set[str]]]:
     """Return each deadlock: whether it is certain, and who waits in its chain."""
     return [
-        (one.certain, {link.waiter.contender.identity for link in one.chain})
-        for one in found.deadlocks
+        (one.certain, {waiter.place.identity for waiter, _ in one.chain}) for one in found.deadlocks
     ]
 
 
@@ -104,14 +104,14 @@ def test_deadlocks_are_those_that_a_play_of_all_steps_ends_in() -> None:
         for lock, queue in enumerate(state[0]):
             for at in queue:
                 world.queue(f"/locks/{lock}", 1, thread(f"t{at}"))
-        found = graph(world.look().locks)
+        found = world.look()
         expected = play(state)
         assert bool(found.deadlocks) == bool(expected), state
         assert all(one.certain for one in found.deadlocks)
         behind = {
-            (link.waiter.contender.identity, link.lock.path)
+            (waiter.place.identity, waiter.lock.path)
             for one in found.deadlocks
-            for link in one.chain
+            for waiter, _ in one.chain
         }
         assert behind <= {(thread(f"t{at}"), f"/locks/{lock}") for at, lock in expected}
         for one in found.deadlocks:
@@ -124,13 +124,12 @@ def test_deadlocks_are_those_that_a_play_of_all_steps_ends_in() -> None:
 def broken(world: World, deadlock: Deadlock, before: set[tuple[int, int]]) -> bool:
     """Whether fewer are stuck once the holder that is named is gone."""
     assert deadlock.breaks is not None
-    parent, _, name = deadlock.breaks[1].contender.path.rpartition("/")
+    parent, _, name = deadlock.breaks.place.path.rpartition("/")
     queues: list[tuple[int, ...]] = []
     for lock in range(3):
-        folder = world.facts.folders.get(f"/locks/{lock}")
-        nodes = [f"/locks/{lock}/{each}" for each in (folder.names if folder else ())]
-        kept = [node for node in nodes if node != f"{parent}/{name}"]
-        queues.append(tuple(int(world.facts.seen[node].data[-1:]) for node in kept))
+        nodes = [f"/locks/{lock}/{it}" for it in world.facts.children(f"/locks/{lock}") or ()]
+        data = [world.facts.data(node) or b"" for node in nodes if node != f"{parent}/{name}"]
+        queues.append(tuple(int(it[-1:]) for it in data))
     return len(play((tuple(queues), ()))) < len(before)
 
 
@@ -210,18 +209,16 @@ CASES: dict[str, tuple[list[Any], list[tuple[bool, set[str]]]]] = {
 
 @pytest.mark.parametrize(("steps", "expected"), CASES.values(), ids=CASES)
 def test_deadlocks(steps: list[Any], expected: list[tuple[bool, set[str]]]) -> None:
-    found = graph(played(*steps).look().locks)
-    assert stuck(found) == expected
-    assert stuck(found.without(found.deadlocks[:1])) == expected[1:]
+    assert stuck(played(*steps).look()) == expected
 
 
 def test_the_chain_and_what_breaks_it() -> None:
     world = played(*crossed(ONE, TWO))
     behind = world.queue("/a", 3, THREE)
     (one,) = world.look().deadlocks
-    assert [link.lock.path for link in one.chain] == ["/b", "/a"]
+    assert [waiter.lock.path for waiter, _ in one.chain] == ["/b", "/a"]
     assert one.breaks is not None
-    assert one.breaks[0].path == "/b", "the youngest holder loses the least"
+    assert one.breaks.lock.path == "/b", "the youngest holder loses the least"
     assert behind not in one.involved, "who waits behind a deadlock is not in it"
 
 
@@ -235,7 +232,7 @@ def test_a_process_that_waits_for_many_locks() -> None:
     world.queue("/99", 1, "one")
     assert world.look().deadlocks == []
     world.queue("/25", 2, "two")
-    ((sure, who),) = stuck(graph(world.look().locks))
+    ((sure, who),) = stuck(world.look())
     assert not sure
     assert who >= {"one", "two"}
 
@@ -244,7 +241,7 @@ def test_a_process_that_waits_for_many_locks() -> None:
 
 
 def test_text_of_a_deadlock() -> None:
-    found = graph(played(*crossed(ONE, TWO)).look().locks)
+    found = played(*crossed(ONE, TWO)).look()
     lines = list(draw.text(found, "/locks", draw.ASCII))
     assert [line.partition("  held")[0].partition("  waits")[0] for line in lines[:5]] == [
         "host:17:one",
@@ -269,7 +266,7 @@ def test_text_of_a_queue() -> None:
     world = World()
     for name in (ONE, TWO, THREE):
         world.queue("/locks/x", 1, name)
-    lines = list(draw.text(graph(world.look().locks), "/locks"))
+    lines = list(draw.text(world.look(), "/locks"))
     assert [line.split("  ")[0] for line in lines] == [
         "host:17:one",
         "└─ /locks/x",
@@ -285,7 +282,7 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
     world = World()
     world.queue("/x", 1, "a\x1b[31m")
     world.queue("/x", 2, 'b"<\n')
-    found = graph(world.look().locks)
+    found = world.look()
     for shown in (draw.text(found, "/"), draw.dot(found), draw.mermaid(found)):
         text = "".join(shown)
         assert not set(text) & {"\x1b", "\n"}
@@ -294,7 +291,7 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
 
 
 def test_a_graph_for_graphviz_and_mermaid() -> None:
-    found = graph(played(*crossed(ONE, TWO)).look().locks)
+    found = played(*crossed(ONE, TWO)).look()
     dot = list(draw.dot(found))
     assert '  n0 -> n1 [label="/a", color=red, penwidth=2];' in dot
     assert '  n1 -> n0 [label="/b", color=red, penwidth=2];' in dot
@@ -306,7 +303,7 @@ def test_a_graph_for_graphviz_and_mermaid() -> None:
 
 def test_json() -> None:
     world = played(*crossed(ONE, TWO))
-    told = json.loads(json_of(**draw.to_json(graph(world.look().locks))))
+    told = json.loads(json_of(**draw.to_json(world.look())))
     assert told["version"] == 1
     assert [one["holds"] for one in told["contenders"]] == [True, False, True, False]
     (first, second) = told["waits"]
@@ -325,5 +322,5 @@ def test_a_long_queue_is_drawn_in_a_blink(count: int) -> None:
     for at in range(count):
         world.queue(f"/locks/{at}", 1, thread(f"t{at}"))
         world.queue(f"/locks/{at}", 1, thread(f"t{at + 1}"))
-    lines = list(draw.text(graph(world.look().locks), "/"))
+    lines = list(draw.text(world.look(), "/"))
     assert len(lines) > count

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zklock.cli.view.model import Facts, Folder, Look, Seen, picture
-from zklock.cli.view.waits import graph
+from zklock.cli.view.model import Facts, Look, Znode, picture
+from zklock.cli.view.waits import deadlocks, stands
 
 MARKS = {"lock": "-lock-", "read": "-__READ__", "write": "-__WRIT__", "lease": "-lease-",
          "latch": "-latch-"}  # fmt: skip
@@ -23,36 +23,38 @@ class World:
     def folder(self, path: str, data: bytes | None = None) -> None:
         """Add a node, and its ancestors."""
         parent, _, name = path.rpartition("/")
-        if path not in self.facts.folders:
-            self.facts.folders[path] = Folder((), epoch=7)
+        if path not in self.facts.nodes:
+            self.facts.nodes[path] = Znode((), born=7)
             if name:
                 self.folder(parent or "/")
                 self._child(parent or "/", name)
         if data is not None:
-            before = self.facts.folders[path]
-            self.facts.folders[path] = Folder(before.names, 7, data=data)
+            self.change(path, data=data)
+
+    def change(self, path: str, **changes: Any) -> None:
+        """Change what is known of a node."""
+        self.facts.nodes[path] = replace(self.facts.nodes[path], **changes)
 
     def node(self, path: str, data: bytes, owner: int = 1) -> None:
         """Add a node that is no contender, such as a worker's."""
         parent, _, name = path.rpartition("/")
         self.folder(parent)
         self._child(parent, name)
-        self.facts.seen[path] = Seen(data, owner, float(self.clock), self.clock)
+        self.facts.nodes[path] = Znode(None, data, owner, float(self.clock), self.clock)
 
     def queue(self, path: str, session: int, identity: str, kind: str = "lock") -> str:
         """Add a contender to a lock; return its node's path."""
         self.folder(path)
         self.clock += 1
-        name = f"_c_{self.clock:032x}{MARKS[kind]}{len(self.facts.folders[path].names):010d}"
+        name = f"_c_{self.clock:032x}{MARKS[kind]}{len(self.facts.children(path) or ()):010d}"
         self.node(f"{path}/{name}", identity.encode(), session)
         return f"{path}/{name}"
 
     def gone(self, path: str) -> None:
         """Remove a contender."""
         parent, _, name = path.rpartition("/")
-        names = [each for each in self.facts.folders[parent].names if each != name]
-        self.facts.folders[parent] = Folder(names, 7)
-        del self.facts.seen[path]
+        self.change(parent, names=[it for it in self.facts.children(parent) or () if it != name])
+        del self.facts.nodes[path]
 
     def semaphore(
         self,
@@ -73,8 +75,8 @@ class World:
     def look(self, **more: Any) -> Look:
         """Return what is there, with the deadlocks."""
         found = picture(self.facts)
-        return replace(found, deadlocks=graph(found.locks).deadlocks, **more)
+        known = stands(found.locks)
+        return replace(found, stands=known, deadlocks=deadlocks(known), **more)
 
     def _child(self, parent: str, name: str) -> None:
-        before = self.facts.folders[parent]
-        self.facts.folders[parent] = Folder((*before.names, name), 7, data=before.data)
+        self.change(parent, names=(*(self.facts.children(parent) or ()), name))

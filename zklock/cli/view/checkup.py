@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
@@ -116,7 +116,7 @@ class Examined:
     ``rights``: those of everybody, by the ACL, ``None`` if it may not be read. ``own``: those of
     this command, by trial, ``None`` if nothing could be tried. ``alike``: how many sessions of this
     machine's address there are on the server of this command, 0 if that is not known. ``local``:
-    whether new sessions are local to a server.
+    whether new sessions are local to a server. ``hosts``: options that other commands need.
     """
 
     path: str
@@ -133,8 +133,8 @@ class Examined:
     own: Rights | None
     exists: bool
     seen: Look
-    remedies: Sequence[str | None]
     facts: Facts = field(default_factory=Facts)
+    hosts: Sequence[str] = ()
     versions: str = ""
     alike: int = 0
     local: bool = False
@@ -142,19 +142,19 @@ class Examined:
 
 def without_session(servers: Sequence[Server], why: str) -> list[Finding]:
     """Return the findings where no session can be had, the worst first."""
-    told = [*_of("server", _servers(servers)), *_of("version", _versions(servers))]
-    return [problem(why, about="session"), *_of("", told)]
+    told = _sorted({"server": _servers(servers), "version": _versions(servers)})
+    return [problem(why, about="session"), *told]
 
 
-def _of(about: str, found: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, the worst first; they are about this, unless they say what else."""
-    told = (one if one.about else replace(one, about=about) for one in found)
+def _sorted(sections: Mapping[str, Iterable[Finding]]) -> list[Finding]:
+    """Return the findings, the worst first; they are about their section, or say about what."""
+    told = (replace(one, about=one.about or it) for it, found in sections.items() for one in found)
     return sorted(told, key=lambda finding: -finding.level)
 
 
 def findings(it: Examined) -> list[Finding]:
     """Return all findings, the worst first."""
-    sections = {
+    sections: dict[str, Iterable[Finding]] = {
         "server": _servers(it.servers),
         "version": _versions(it.servers),
         "connections": _crowd(it),
@@ -172,7 +172,7 @@ def findings(it: Examined) -> list[Finding]:
         "pool": _pools(it.seen),
         "deadlock": _deadlocks(it),
     }
-    return _of("", chain.from_iterable(_of(*section) for section in sections.items()))
+    return _sorted(sections)
 
 
 def worst(found: Sequence[Finding]) -> int:
@@ -509,13 +509,14 @@ def _mixed(lock: LockView) -> bool:
 
 
 def _numbers(facts: Facts) -> Iterator[Finding]:
-    for path, folder in sorted(facts.folders.items()):
-        if path == "/":  # no lock; the count of its changes begins at -1
+    for path, node in sorted(facts.nodes.items()):
+        children = node.names
+        if path == "/" or children is None:  # no lock; the count of its changes begins at -1
             continue
-        queue = names.Queue(folder.names).contenders
+        queue = names.Queue(children).contenders
         number = max((name.sequence & 0xFFFFFFFF for name in queue), default=0)
         if not queue:  # how many children were ever made; ZooKeeper lets the changes wrap
-            number = ((folder.changes & 0xFFFFFFFF) + len(folder.names)) // 2
+            number = ((node.changes & 0xFFFFFFFF) + len(children)) // 2
         if number >= names.EXHAUSTED_AT:
             yield problem(
                 f"{path}: its sequence numbers are used up: no new contender is granted",
@@ -541,10 +542,10 @@ def _pools(seen: Look) -> Iterator[Finding]:
 
 
 def _deadlocks(it: Examined) -> Iterator[Finding]:
-    for deadlock, remedy in zip(it.seen.deadlocks, it.remedies, strict=True):
-        locks = ", ".join(dict.fromkeys(link.lock.path for link in deadlock.chain))
+    for deadlock in it.seen.deadlocks:
+        locks = ", ".join(dict.fromkeys(waiter.lock.path for waiter, _ in deadlock.chain))
         yield Finding(
             Level.PROBLEM if deadlock.certain else Level.WARNING,
             f"{'a certain' if deadlock.certain else 'a possible'} deadlock over {locks}",
-            f"see 'zklock graph'; this would break it: {remedy}",
+            f"see 'zklock graph'; this would break it: {deadlock.remedy(it.hosts)}",
         )

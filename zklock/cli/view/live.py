@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import zklock
 from zklock._ground.clock import clock
+from zklock.cli.view import waits
 from zklock.cli.view.model import Look, picture
 from zklock.cli.view.reader import DROPPED, Reader
-from zklock.cli.view.waits import Graph, graph
 
 _TURN_SECONDS = 0.5
 
@@ -43,18 +43,15 @@ def looks(reader: Reader, interval: float) -> Iterator[Look]:
 
 
 def look(reader: Reader, seen: Look) -> Look:
-    """Return what was seen, with the deadlocks that a second look confirms."""
-    deadlocks = confirmed(graph(seen.locks), reader).deadlocks
-    return replace(seen, deadlocks=deadlocks, missing=reader.missing)
-
-
-def confirmed(found: Graph, reader: Reader) -> Graph:
-    """Return the graph without the deadlocks that a second look does not confirm.
+    """Return what was seen, with who waits for whom, and the deadlocks that a second look confirms.
 
     The locks were read one after the other, so a circle may be made of what was never at one time.
     A contender never comes back once it has gone. So if all of a circle is still there after the
     whole was read, there was a moment at which all of it was there.
     """
-    nodes = {node for deadlock in found.deadlocks for node in deadlock.involved}
+    stands = waits.stands(seen.locks)
+    found = waits.deadlocks(stands)
+    nodes = {node for deadlock in found for node in deadlock.involved}
     there = reader.still_there(nodes) if nodes else set()
-    return found.without(one for one in found.deadlocks if not there.issuperset(one.involved))
+    confirmed = [one for one in found if there.issuperset(one.involved)]
+    return replace(seen, stands=stands, deadlocks=confirmed, missing=reader.missing)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zklock._ground.addresses import session_text
@@ -19,7 +20,7 @@ from zklock._recipes.effects import Node
 from zklock._recipes.queries import Contender
 
 if TYPE_CHECKING:
-    from zklock.cli.view.waits import Deadlock
+    from zklock.cli.view.waits import Deadlock, Stand
 
 LOCKS, LEASES = semaphore_recipe.locks("").strip("/"), semaphore_recipe.leases("").strip("/")
 POOL = frozenset(
@@ -96,19 +97,25 @@ class Times:
         return moment + clock() - noted
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePlace:
-    """A contender's place in the queue. ``created``: when it came, by ZooKeeper's clock."""
+_told_by = attrgetter(*(known.name for known in fields(Contender)))
 
-    contender: Contender
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace(Contender):
+    """A contender. ``created``: when it came, by ZooKeeper's clock."""
+
     created: float | None = None
     times: Times = field(default_factory=Times, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, it: Contender, *more: Any) -> QueuePlace:
+        """Return the place of a contender."""
+        return cls(*_told_by(it), *more)
 
     @property
     def session(self) -> str | None:
         """The session's id, as ZooKeeper writes it; ``None`` if this client may not see it."""
-        number = self.contender.session_id
-        return None if number is None else session_text(number)
+        return None if self.session_id is None else session_text(self.session_id)
 
     @property
     def shown_session(self) -> str:
@@ -118,17 +125,17 @@ class QueuePlace:
     @property
     def persistent(self) -> bool:
         """Whether its node belongs to no session, and stays when its program has ended."""
-        return self.contender.session_id == 0
+        return self.session_id == 0
 
     @property
     def owner(self) -> Owner:
         """What tells contenders of one owner from others."""
-        return self.contender.session_id, self.contender.identity
+        return self.session_id, self.identity
 
     @property
     def name(self) -> names.Name:
-        name = names.parse(self.contender.path.rpartition("/")[2])
-        assert name is not None, self.contender.path
+        name = names.parse(self.path.rpartition("/")[2])
+        assert name is not None, self.path
         return name
 
     @property
@@ -138,9 +145,9 @@ class QueuePlace:
     @property
     def state(self) -> str:
         """``waits``; ``holds``; or ``keeps``: it holds, and nobody can tell if it is idle."""
-        if not self.contender.holds:
+        if not self.holds:
             return "waits"
-        return "keeps" if self.contender.keeps else "holds"
+        return "keeps" if self.keeps else "holds"
 
     @property
     def age(self) -> float | None:
@@ -149,45 +156,36 @@ class QueuePlace:
 
     def to_json(self) -> dict[str, Any]:
         """Return all its fields, for ``json.dumps``."""
-        it, age = self.contender, self.age
+        age = self.age
         return {
-            "holds": it.holds,
-            "keeps": it.keeps,
+            "holds": self.holds,
+            "keeps": self.keeps,
             "kind": self.kind,
-            "token": None if it.token is None else str(it.token),
-            "sequence": it.sequence,
-            "identity": it.identity,
+            "token": None if self.token is None else str(self.token),
+            "sequence": self.sequence,
+            "identity": self.identity,
             "session": self.session,
             "age": None if age is None else round(age, 3),
-            "node": it.path,
+            "node": self.path,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """A node whose children are known.
+class Znode:
+    """What was read of a node: ``names``, its children, if it was listed; ``data``, if it was read.
 
-    ``epoch``: the transaction that made it. ``changes``: how often a child came or went; ZooKeeper
-    lets this number wrap. ``data`` is read only where the children may be those of a semaphore.
+    ``born``: the transaction that made it. ``changes``: how often a child came or went; ZooKeeper
+    lets this number wrap.
     """
 
-    names: Sequence[str]
-    epoch: int = 0
-    changes: int = 0
+    names: Sequence[str] | None = None
     data: bytes | None = None
     owner: int = 0
+    created: float = 0.0
+    born: int = 0
+    changes: int = 0
     size: int = 0
     version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A node that was read. ``born``: the transaction that made it."""
-
-    data: bytes
-    owner: int | None
-    created: float | None = None
-    born: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +204,27 @@ class LockView:
     pool: str | None = None
 
     @property
+    def key(self) -> str:
+        """What tells it from all else at and below a path."""
+        return self.path
+
+    @property
     def holders(self) -> list[QueuePlace]:
-        return [place for place in self.places if place.contender.holds]
+        return [place for place in self.places if place.holds]
 
     @property
     def waiting(self) -> list[QueuePlace]:
-        return [place for place in self.places if not place.contender.holds]
+        return [place for place in self.places if not place.holds]
+
+    @property
+    def held(self) -> float | None:
+        """The greatest age of a holder."""
+        return _oldest(self.holders)
+
+    @property
+    def wait(self) -> float | None:
+        """The greatest age of a waiter."""
+        return _oldest(self.waiting)
 
     @property
     def name(self) -> str:
@@ -220,9 +233,8 @@ class LockView:
 
     def orphans(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with each persistent contender, and how to remove it."""
-        for place in self.places:
-            it = place.contender
-            if place.persistent:
+        for it in self.places:
+            if it.persistent:
                 yield (
                     f"{it.path} belongs to no session: it stays when its process ends, and later "
                     "contenders wait for ever",
@@ -238,8 +250,8 @@ class LockView:
         """Yield each with its number among those who wait, ``None`` for those who hold."""
         number = 0
         for place in self.places:
-            number += not place.contender.holds
-            yield None if place.contender.holds else number, place
+            number += not place.holds
+            yield None if place.holds else number, place
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields but for the contenders, for ``json.dumps``."""
@@ -269,6 +281,11 @@ class PoolView:
     workers: Sequence[WorkerView]
     orphans: int
 
+    @property
+    def key(self) -> str:
+        """What tells it from all else: a lock may stand at the same path, and no path has a NUL."""
+        return f"{self.path}\0"
+
     def to_json(self) -> dict[str, Any]:
         """Return its fields but for the path, for ``json.dumps``."""
         return {
@@ -296,13 +313,14 @@ class Found:
 class Look:
     """All that was found below a path, in order of the paths.
 
-    ``connected``: whether changes are told; if not, it may be out of date. ``behind``: seconds by
-    which this machine's clock is behind ZooKeeper's, at least. ``addresses``: of the clients of
-    sessions, as far as they are known.
+    ``stands``: all contenders, and who waits behind whom. ``connected``: whether changes are told;
+    if not, it may be out of date. ``behind``: seconds by which this machine's clock is behind
+    ZooKeeper's, at least. ``addresses``: of the clients of sessions, as far as they are known.
     """
 
     locks: Sequence[LockView] = ()
     pools: Sequence[PoolView] = ()
+    stands: Sequence[Stand] = ()
     deadlocks: Sequence[Deadlock] = ()
     connected: bool = True
     missing: bool = False
@@ -310,15 +328,53 @@ class Look:
     behind: float = 0.0
     addresses: Mapping[int, str] = field(default_factory=dict)
 
+    def count_deadlocks(self) -> dict[str, int]:
+        """Return how many are certain, and how many possible."""
+        certain = sum(one.certain for one in self.deadlocks)
+        return {"certain": certain, "possible": len(self.deadlocks) - certain}
+
 
 @dataclass(slots=True)
 class Facts:
-    """What was read so far: nodes with children, contenders and workers by path, what is hidden."""
+    """What was read so far, by path, and what is hidden."""
 
-    folders: dict[str, Folder] = field(default_factory=dict)
-    seen: dict[str, Seen] = field(default_factory=dict)
+    nodes: dict[str, Znode] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     times: Times = field(default_factory=Times)
+
+    def children(self, path: str) -> Sequence[str] | None:
+        """Return the names of a node's children; ``None`` if it was not listed."""
+        node = self.nodes.get(path)
+        return None if node is None else node.names
+
+    def data(self, path: str) -> bytes | None:
+        """Return the data of a node; ``None`` if it was not read."""
+        node = self.nodes.get(path)
+        return None if node is None else node.data
+
+    def is_pool(self, path: str) -> bool:
+        return path != "/" and POOL.issubset(self.children(path) or ())
+
+    def may_be_semaphore(self, path: str) -> bool:
+        """Whether a node has the children of a semaphore; its data and its children decide."""
+        return path != "/" and {LOCKS, LEASES}.issubset(self.children(path) or ())
+
+    def is_semaphore(self, path: str) -> bool:
+        """Whether a node is a semaphore: other folders may have the same names.
+
+        zklock keeps the limit in a semaphore's data. Curator does not, so then there must be
+        permits.
+        """
+        if not self.may_be_semaphore(path):
+            return False
+        queue, leases = (self.children(below(path, part)) for part in (LOCKS, LEASES))
+        if queue is None or leases is None:
+            return False
+        if any(names.kind_of(name) is not names.Kind.LEASE for name in leases):
+            return False
+        data = self.data(path) or b""
+        limited = data.isdigit() or (not data and bool(queue or leases))
+        return limited and all(map(names.parse, queue))
 
 
 def signed(number: int) -> int:
@@ -331,42 +387,12 @@ def below(path: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}"
 
 
-def is_pool(path: str, children: Sequence[str]) -> bool:
-    """Whether a node with these children is a pool."""
-    return path != "/" and set(children) >= POOL
-
-
-def may_be_semaphore(path: str, children: Sequence[str]) -> bool:
-    """Whether a node with these children may be a semaphore; its data and its children decide."""
-    return path != "/" and LOCKS in children and LEASES in children
-
-
-def is_semaphore(path: str, folders: Mapping[str, Folder]) -> bool:
-    """Whether a node is a semaphore: other folders may have the same names.
-
-    zklock keeps the limit in a semaphore's data. Curator does not, so then there must be permits.
-    """
-    folder = folders.get(path)
-    if folder is None or not may_be_semaphore(path, folder.names):
-        return False
-    queue, leases = folders.get(below(path, LOCKS)), folders.get(below(path, LEASES))
-    if queue is None or leases is None:
-        return False
-    permits = [name and name.kind for name in map(names.parse, leases.names)]
-    if any(kind is not names.Kind.LEASE for kind in permits):
-        return False
-    if not all(map(names.parse, queue.names)):
-        return False
-    data = folder.data or b""
-    return data.isdigit() or (not data and bool(queue.names or leases.names))
-
-
 def find(path: str, facts: Facts) -> Found:
     """Return what is at the path. The facts have to know its parent, too, and a pool's parts."""
-    folder = facts.folders.get(path)
-    if folder is None:
+    children = facts.children(path)
+    if children is None:
         return Found(path, What.MISSING)
-    what, lock, pool = _what(path, facts), None, None
+    what, lock, pool = _what(path, children, facts), None, None
     match what:
         case What.SEMAPHORE:
             lock = _semaphore(path, facts)
@@ -375,36 +401,23 @@ def find(path: str, facts: Facts) -> Found:
         case What.POOL:
             queue = _queue(path, facts)  # a lock's contenders may stand beside the pool's nodes
             lock, pool = queue if queue.places else None, _pool(path, facts)
-    return Found(path, what, len(folder.names), lock, pool)
+    return Found(path, what, len(children), lock, pool)
 
 
-def _what(path: str, facts: Facts) -> What:
-    folder = facts.folders[path]
-    queue = names.Queue(folder.names).contenders
-    if (special := _special(path, facts.folders)) is not None:
-        return special
-    if queue:
-        return _kind({one.kind for one in queue})
-    if folder.names:
-        return What.FOLDER
-    if folder.changes:
-        return What.FREE
-    return What.EMPTY if names.parse(path.rpartition("/")[2]) is None else What.CONTENDER
-
-
-def _special(path: str, folders: Mapping[str, Folder]) -> What | None:
-    """Whether a node is a semaphore or a pool, or has to do with one."""
+def _what(path: str, children: Sequence[str], facts: Facts) -> What:
     parent, _, name = path.rpartition("/")
-    above = folders.get(parent)
-    if is_pool(path, folders[path].names):
-        return What.POOL
-    if is_semaphore(path, folders):
-        return What.SEMAPHORE
-    if name in {LOCKS, LEASES} and is_semaphore(parent, folders):
-        return What.PART
-    if name in POOL_PARTS and above is not None and is_pool(parent, above.names):
-        return What.POOL_PART
-    return None
+    kinds = {one.kind for one in names.Queue(children).contenders}
+    signs = (
+        (facts.is_pool(path), What.POOL),
+        (facts.is_semaphore(path), What.SEMAPHORE),
+        (name in {LOCKS, LEASES} and facts.is_semaphore(parent), What.PART),
+        (name in POOL_PARTS and facts.is_pool(parent), What.POOL_PART),
+        (kinds, _kind(kinds)),
+        (children, What.FOLDER),
+        (facts.nodes[path].changes, What.FREE),
+        (names.parse(name), What.CONTENDER),
+    )
+    return next((what for there, what in signs if there), What.EMPTY)
 
 
 def _kind(kinds: Container[names.Kind]) -> What:
@@ -417,79 +430,75 @@ def _kind(kinds: Container[names.Kind]) -> What:
 
 def picture(facts: Facts) -> Look:
     """Return what the facts describe."""
-    found = [find(path, facts) for path in sorted(facts.folders) if path != "/"]
+    found = [find(path, facts) for path in sorted(facts.nodes) if path != "/"]
     locks = [it.lock for it in found if it.lock is not None and it.lock.places]
     pools = [it.pool for it in found if it.pool is not None]
     return Look(locks, pools, denied=sorted(facts.denied), behind=facts.times.behind)
 
 
-def _pool_around(path: str, folders: Mapping[str, Folder]) -> str | None:
-    """Return the pool whose election or shard this is."""
+def _pool_around(path: str, facts: Facts) -> str | None:
+    """Return the pool whose leader is elected, or whose shard is locked, at this path."""
     parent, _, name = path.rpartition("/")
     above, _, part = parent.rpartition("/")
     pool = parent if name == "leader" else above if part == "shards" else ""
-    return pool if pool in folders and is_pool(pool, folders[pool].names) else None
+    return pool if facts.is_pool(pool) else None
 
 
 def _queue(path: str, facts: Facts) -> LockView:
-    places = _places(path, facts.folders[path], facts)
+    places = _places(path, facts)
     what = _kind({place.name.kind for place in places})
-    places.sort(key=lambda place: not place.contender.holds)
-    return LockView(path, what, places, pool=_pool_around(path, facts.folders))
+    places.sort(key=lambda place: not place.holds)
+    return LockView(path, what, places, pool=_pool_around(path, facts))
 
 
 def _semaphore(path: str, facts: Facts) -> LockView:
-    limit = semaphore_recipe.number_in(facts.folders[path].data or b"")
-    parts = [below(path, part) for part in (LEASES, LOCKS)]
-    having, waiting = (_places(part, facts.folders[part], facts) for part in parts)
-    before = {place.contender.path: place for place in (*having, *waiting)}
-    arranged = semaphore_recipe.arrange(
-        limit or 0, [one.contender for one in having], [one.contender for one in waiting]
-    )
-    places = [replace(before[one.path], contender=one) for one in arranged]
+    limit = semaphore_recipe.number_in(facts.data(path) or b"")
+    having, waiting = (_places(below(path, part), facts) for part in (LEASES, LOCKS))
+    places = semaphore_recipe.arrange(limit or 0, having, waiting)
     short = 0
     if waiting:
-        gathered = len(having) - sum(place.contender.holds for place in places)
+        gathered = len(having) - sum(place.holds for place in places)
         short = max(1, len(having) - limit) if limit is not None and gathered else 1
         if limit is not None and not gathered and len(having) < limit:
             short = 0  # it is about to take what is there
     return LockView(path, What.SEMAPHORE, places, limit, short)
 
 
-def _places(path: str, folder: Folder, facts: Facts) -> list[QueuePlace]:
+def _places(path: str, facts: Facts) -> list[QueuePlace]:
     """Return the contenders in queue order; without those that are not read yet."""
-    queue = names.Queue(folder.names).contenders
     there: list[tuple[names.Name, Node | None]] = []
     dates: list[float | None] = []
-    for name in queue:
-        node = below(path, name.text)
-        seen = facts.seen.get(node)
-        if seen is None and node not in facts.denied:
-            continue
-        shown = None if seen is None else Node(node, seen.data, seen.owner or 0, mine=False)
-        there.append((name, shown))
-        dates.append(None if seen is None else seen.created)
-    found = queries.describe(path, folder.epoch, there)
-    return [QueuePlace(one, date, facts.times) for one, date in zip(found, dates, strict=True)]
+    for name in names.Queue(facts.children(path) or ()).contenders:
+        path_of_it = below(path, name.text)
+        seen = facts.nodes.get(path_of_it)
+        if seen is not None:
+            there.append((name, Node(path_of_it, seen.data or b"", seen.owner, mine=False)))
+            dates.append(seen.created)
+        elif path_of_it in facts.denied:
+            there.append((name, None))
+            dates.append(None)
+    found = queries.describe(path, facts.nodes[path].born, there)
+    return [QueuePlace.of(one, date, facts.times) for one, date in zip(found, dates, strict=True)]
+
+
+def _oldest(places: Iterable[QueuePlace]) -> float | None:
+    return max((place.age for place in places if place.age is not None), default=None)
 
 
 def _pool(path: str, facts: Facts) -> PoolView:
-    data = facts.seen.get(f"{path}/shards")
-    shards = (parse_shards(data.data) if data else None) or ()
+    shards = parse_shards(facts.data(f"{path}/shards") or b"") or ()
     workers, owned = [], set[Key]()
-    members = facts.folders.get(f"{path}/members")
-    for name in members.names if members else ():
-        seen = facts.seen.get(f"{path}/members/{name}")
-        record = pool_nodes.WorkerRecord.parse(seen.data) if seen else None
+    for name in facts.children(f"{path}/members") or ():
+        record = pool_nodes.WorkerRecord.parse(facts.data(f"{path}/members/{name}") or b"")
         if record is None:
             continue
-        has = facts.seen.get(f"{path}/owned/{record.owned}")
-        wants = facts.seen.get(f"{path}/assigned/{record.assigned}")
-        mine = set(pool_nodes.parse_owned(has.data)) if has else set()
-        owned |= mine
-        assigned = (pool_nodes.parse_assigned(wants.data) if wants else None) or frozenset()
+        mine = pool_nodes.parse_owned(facts.data(f"{path}/owned/{record.owned}") or b"")
+        wants = pool_nodes.parse_assigned(facts.data(f"{path}/assigned/{record.assigned}") or b"")
+        owned |= set(mine)
         workers.append(
-            WorkerView(record.identity, len(mine), len(assigned), record.draining, record.capacity)
+            WorkerView(
+                record.identity, len(mine), len(wants or ()), record.draining, record.capacity
+            )
         )
     workers.sort(key=lambda worker: worker.identity)
     return PoolView(path, len(shards), workers, len(set(shards) - owned))
@@ -501,20 +510,15 @@ def garbage(facts: Facts, root: str) -> list[str]:
     They belong to no session and have no data. Semaphores and pools stay: they keep their limit and
     their number of shards.
     """
-    folders = facts.folders
-    kept: set[str] = {root, "/"}
-    for path, folder in folders.items():
-        if is_pool(path, folder.names):
-            kept |= {other for other in folders if other == path or other.startswith(f"{path}/")}
-        elif is_semaphore(path, folders):
-            kept |= {path, below(path, LOCKS), below(path, LEASES)}
-    found: list[str] = []
-    gone: set[str] = set()
-    for path in sorted(folders, key=lambda path: (-path.count("/"), path)):
-        folder = folders[path]
-        used = folder.changes != 0 and not folder.owner and not folder.size
-        empty = all(below(path, name) in gone for name in folder.names)
-        if used and empty and path not in kept:
-            found.append(path)
-            gone.add(path)
-    return found
+    pools = tuple(f"{path}/" for path in facts.nodes if facts.is_pool(path))
+    found: dict[str, None] = {}
+    for path in sorted(facts.nodes, key=lambda path: (-path.count("/"), path)):
+        node = facts.nodes[path]
+        if node.names is None or not node.changes or node.owner or node.size:
+            continue
+        if any(below(path, name) not in found for name in node.names):
+            continue
+        kept = path in {root, "/"} or f"{path}/".startswith(pools)
+        if not kept and _what(path, node.names, facts) not in {What.SEMAPHORE, What.PART}:
+            found[path] = None
+    return list(found)

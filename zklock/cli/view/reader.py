@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from operator import itemgetter
@@ -39,14 +38,11 @@ from zklock.cli.view.model import (
     POOL_PARTS,
     WORKERS,
     Facts,
-    Folder,
     Found,
     Look,
-    Seen,
+    Znode,
     below,
     find,
-    is_pool,
-    may_be_semaphore,
     picture,
 )
 
@@ -64,7 +60,6 @@ class _Job(Enum):
     LIST = "list"  # the children
     READ = "read"  # a node whose data may change
     READ_ONCE = "read once"  # a contender
-    DATA = "data"  # of a node with children
 
 
 class Reader:
@@ -88,8 +83,7 @@ class Reader:
         self._above = parent if name in {LOCKS, LEASES} | POOL_PARTS else ""
         self._changed: queue.SimpleQueue[tuple[_Job, str] | None] = queue.SimpleQueue()
         self._todo: dict[tuple[_Job, str], None] = {}
-        watched = (_Job.LIST, _Job.READ, _Job.DATA)
-        self._watches = {job: partial(self._on_event, job) for job in watched}
+        self._watches = {job: partial(self._on_event, job) for job in (_Job.LIST, _Job.READ)}
         self._dropped = False
         if follow:
             client.add_listener(self._on_state)
@@ -116,17 +110,14 @@ class Reader:
         What is hidden there must not be taken for free.
         """
         self.must_see_root()
-        folder = self.facts.folders.get(self.root)
-        if folder is None or not may_be_semaphore(self.root, folder.names):
-            return
-        if not self.facts.denied.isdisjoint(below(self.root, part) for part in (LOCKS, LEASES)):
+        parts = {below(self.root, part) for part in (LOCKS, LEASES)}
+        if self.facts.may_be_semaphore(self.root) and self.facts.denied & parts:
             raise NoAuthError
 
     def strangers(self) -> list[str]:
         """Return children of the root that may be contenders of a program that is not known."""
-        folder = self.facts.folders.get(self.root)
         found = []
-        for name in names.strangers(folder.names) if folder else ():
+        for name in names.strangers(self.facts.children(self.root) or ()):
             ask = partial(self._client.exists_async, below(self.root, name))
             stat = answer(self._client, ask, below(self.root, name))
             if stat is not None and stat.ephemeralOwner:
@@ -171,7 +162,7 @@ class Reader:
         for path, stat in answers(self._client, paths, self._client.exists_async):
             if isinstance(stat, KazooException):
                 raise stat
-            seen = self.facts.seen.get(path)
+            seen = self.facts.nodes.get(path)
             if stat is not None and (seen is None or seen.born == stat.creation_transaction_id):
                 there.add(path)
         return there
@@ -229,25 +220,31 @@ class Reader:
         return self._client.get_async(path, watch=watch)
 
     def _gone(self, job: _Job, path: str) -> None:
-        if job is not _Job.LIST:
-            self.facts.seen.pop(path, None)
-            return
         self._forget(path)
-        if path == self.root:
+        if job is _Job.LIST and path == self.root:
             self._await_root()
 
     def _take(self, job: _Job, path: str, got: Any, stat: Any) -> None:
+        before = self.facts.nodes.get(path)
+        if before is not None and before.born != stat.creation_transaction_id:
+            self._forget(path)
+            before = None
+        self.facts.denied.discard(path)
+        known = before or Znode()
+        self.facts.nodes[path] = Znode(
+            got if job is _Job.LIST else known.names,
+            known.data if job is _Job.LIST else got or b"",
+            stat.ephemeralOwner,
+            stat.created,
+            stat.creation_transaction_id,
+            stat.children_version,
+            stat.data_length,
+            stat.version,
+        )
         if job is _Job.LIST:
-            self._listed(path, got, stat)
-        elif job is _Job.DATA:
-            folder = self.facts.folders.get(path)
-            if folder is not None:
-                self.facts.folders[path] = replace(folder, data=got or b"")
-        else:
-            owner, born = stat.ephemeralOwner, stat.creation_transaction_id
-            self.facts.seen[path] = Seen(got or b"", owner, stat.created, born)
-            if owner:  # what stays may have its time from a clock that was wrong long ago
-                self.facts.times.note(stat.created)
+            self._listed(path, set(known.names or ()), got)
+        elif stat.ephemeralOwner:  # what stays may have its time from a clock that was wrong
+            self.facts.times.note(stat.created)
 
     def _await_root(self) -> None:
         self.missing = True
@@ -256,77 +253,43 @@ class Reader:
             if answer(self._client, ask, self.root) is not None:
                 self._todo[_Job.LIST, self.root] = None
 
-    def _listed(self, path: str, children: list[str], stat: Any) -> None:
-        facts, before = self.facts, self.facts.folders.get(path)
-        if before is not None and before.epoch != stat.creation_transaction_id:
-            self._forget(path)
-            before = None
+    def _listed(self, path: str, known: set[str], children: list[str]) -> None:
         self.missing &= path != self.root
-        facts.denied.discard(path)
-        facts.folders[path] = Folder(
-            children,
-            stat.creation_transaction_id,
-            stat.children_version,
-            None if before is None else before.data,
-            stat.ephemeralOwner,
-            stat.data_length,
-            stat.version,
-        )
-        known = set(before.names) if before is not None else set()
-        for name in known - set(children):
+        for name in known.difference(children):
             self._forget(below(path, name))
+        if self.facts.may_be_semaphore(path):
+            self._todo[_Job.READ, path] = None
         for name in children:
-            node = below(path, name)
             if name not in known and self._wanted(path, name):
-                self._todo[self._job(path, name), node] = None
-        self._read_data(path, children, known)
+                for job in _jobs(path, name):
+                    self._todo[job, below(path, name)] = None
 
     def _wanted(self, parent: str, name: str) -> bool:
         """Whether to look at this child."""
+        root = self.root
         if not self._alone:
             return below(parent, name) != OWN
-        root, children = self.root, self.facts.folders[parent].names
         if names.parse(name) is not None:
             return parent in {root, below(root, LOCKS), below(root, LEASES)}
-        if self._is_worker(parent):
-            return parent != root
-        if parent == root and is_pool(parent, children):
-            return name in WORKERS
-        is_top = parent in {root, self._above}
-        return is_top and name in {LOCKS, LEASES} and may_be_semaphore(parent, children)
-
-    def _job(self, parent: str, name: str) -> _Job:
-        found = names.parse(name)
-        if found is not None:
-            # A writer may let readers in: its data then change.
-            return _Job.READ if found.kind is names.Kind.WRITE else _Job.READ_ONCE
-        return _Job.READ if self._is_worker(parent) else _Job.LIST
-
-    def _is_worker(self, parent: str) -> bool:
-        """Whether the children of this node are those of a pool's workers."""
-        root, _, part = parent.rpartition("/")
-        pool = self.facts.folders.get(root)
-        return part in WORKERS and pool is not None and is_pool(root, pool.names)
-
-    def _read_data(self, path: str, children: Sequence[str], known: set[str]) -> None:
-        if may_be_semaphore(path, children) and not may_be_semaphore(path, list(known)):
-            self._todo[_Job.DATA, path] = None
-        if self._alone and path != self.root:
-            return
-        if is_pool(path, children) and not is_pool(path, list(known)):
-            self._todo[_Job.READ, f"{path}/shards"] = None
-            for part in sorted(WORKERS):
-                if (folder := self.facts.folders.get(f"{path}/{part}")) is not None:
-                    for name in folder.names:
-                        self._todo[_Job.READ, f"{path}/{part}/{name}"] = None
+        if parent in {root, self._above}:
+            has_parts = self.facts.may_be_semaphore(parent) or self.facts.is_pool(parent)
+            return has_parts and name in {LOCKS, LEASES} | POOL_PARTS
+        return parent in {below(root, part) for part in WORKERS}
 
     def _forget(self, path: str) -> None:
-        facts = self.facts
-        facts.seen.pop(path, None)
-        facts.denied.discard(path)
-        folder = facts.folders.pop(path, None)
-        for name in folder.names if folder is not None else ():
+        self.facts.denied.discard(path)
+        node = self.facts.nodes.pop(path, None)
+        for name in (node.names if node is not None else None) or ():
             self._forget(below(path, name))
+
+
+def _jobs(parent: str, name: str) -> tuple[_Job, ...]:
+    """Return what to do with a child: some nodes may have data of a pool, as their names say."""
+    kind = names.kind_of(name)
+    if kind is not None:  # a writer may let readers in: its data then change
+        return (_Job.READ if kind is names.Kind.WRITE else _Job.READ_ONCE,)
+    told = name == "shards" or parent.rpartition("/")[2] in WORKERS
+    return (_Job.LIST, _Job.READ) if told else (_Job.LIST,)
 
 
 def answer(client: KazooClient, ask: Callable[[], Any], path: str) -> Any:

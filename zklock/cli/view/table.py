@@ -59,13 +59,10 @@ class Table:
         able = [at for at, name in enumerate(self.heads) if name in self.shrinks]
         while _long(sizes) > width and able:
             longest = max(able, key=sizes.__getitem__)
-            floor = self.least.get(self.heads[longest], _LEAST)
-            if sizes[longest] <= floor:
+            if sizes[longest] > self.least.get(self.heads[longest], _LEAST):
+                sizes[longest] -= 1
+            else:
                 able.remove(longest)
-                continue
-            over = _long(sizes) - width
-            others = max((sizes[at] for at in able if at != longest), default=floor)
-            sizes[longest] -= max(1, min(over, sizes[longest] - max(others, floor)))
         return sizes
 
     def lines(self, width: int | None = None, *, headed: bool = True) -> list[str]:
@@ -99,31 +96,28 @@ class Order(Enum):
 
 
 class Row(NamedTuple):
-    """A lock, a semaphore, an election or a pool: its texts, and the numbers for the order.
+    """A lock, a semaphore, an election or a pool: its texts, and the numbers for the order."""
 
-    ``key`` tells it from all others: beside a pool's nodes, a lock's may stand.
-    """
-
-    key: str
+    it: LockView | PoolView
     cells: Sequence[str]
     waiting: int = 0
     wait: float | None = None
     held: float | None = None
 
+    @property
+    def key(self) -> str:
+        return self.it.key
 
-COLUMNS = ("path", "kind", "holder", "held", "waiting", "wait", "token", "session")
-QUEUE_COLUMNS = ("place", "state", "kind", "identity", "age", "token", "session")
+
+COLUMNS = ("path", "kind", "holder", "held", "waiting", "wait", "token", "session", "client")
+QUEUE_COLUMNS = ("place", "state", "kind", "identity", "age", "token", "session", "client")
 WORKER_COLUMNS = ("worker", "owns", "assigned", "state")
-CLIENT = "client"
-"""The last column of locks and queues, if the address of any client is known."""
-_POOL_ROW = "\0pool"
-"""The end of the key of a pool's row. No path has it."""
 
 
 def rows(look: Look, order: Order = Order.WAITING, part: str = "") -> list[Row]:
     """Return the rows whose path, kind or holder has ``part`` in it, sorted."""
     found = [_lock(lock, look.addresses) for lock in look.locks]
-    found += [_pool(pool, look.addresses) for pool in look.pools]
+    found += [_pool(pool) for pool in look.pools]
     wanted = part.casefold()
     found = [row for row in found if wanted in "\0".join(row.cells[:3]).casefold()]
     keys: dict[Order, Any] = {
@@ -138,34 +132,30 @@ def rows(look: Look, order: Order = Order.WAITING, part: str = "") -> list[Row]:
 def locks(look: Look, order: Order = Order.WAITING, part: str = "") -> Table:
     """Return the table of ``rows``. Where there is little room, a pool's text stays whole."""
     found = rows(look, order, part)
-    pools = [len(row.cells[2]) for row in found if row.key.endswith(_POOL_ROW)]
+    pools = [len(row.cells[2]) for row in found if isinstance(row.it, PoolView)]
     holder = min(max(pools, default=0), 24)
-    return Table(
-        _heads(COLUMNS, look.addresses),
+    table = Table(
+        COLUMNS,
         [row.cells for row in found],
         [row.key for row in found],
         shrinks=("path", "holder"),
-        drops=("session", "token", CLIENT),
+        drops=("session", "token", "client"),
         least={"holder": holder, "path": 32 - holder} if holder > 16 else {},
     )
+    return _addressed(table, look.addresses)
 
 
-def opened(look: Look, key: str) -> tuple[str, Table]:
-    """Return what is behind the row with this key: the line above it, and its table."""
+def opened(look: Look, key: str) -> tuple[str, str, Table]:
+    """Return what is behind the row with this key: its path, a line, and its table."""
     for pool in look.pools:
-        if f"{pool.path}{_POOL_ROW}" == key:
+        if pool.key == key:
             head = f"pool, {pool.shards} shards, {pool.orphans} without an owner"
-            return head, _workers(pool)
+            return pool.path, head, _workers(pool)
     for lock in look.locks:
-        if lock.path == key:
+        if lock.key == key:
             head = f"{lock.what.value}, {len(lock.holders)} hold, {len(lock.waiting)} wait"
-            return head, queue(lock, look.addresses)
-    return "nobody holds or waits", Table(_heads(QUEUE_COLUMNS, look.addresses), [])
-
-
-def path_of(key: str) -> str:
-    """Return the path of the row with this key."""
-    return key.removesuffix(_POOL_ROW)
+            return lock.path, head, queue(lock, look.addresses)
+    return key.rstrip("\0"), "nobody holds or waits", Table(QUEUE_COLUMNS[:-1], [])
 
 
 def queue(lock: LockView, addresses: Mapping[int, str]) -> Table:
@@ -175,21 +165,27 @@ def queue(lock: LockView, addresses: Mapping[int, str]) -> Table:
             "-" if number is None else str(number),
             place.state,
             place.kind,
-            named(place.contender.identity),
+            named(place.identity),
             short(place.age),
-            "-" if place.contender.token is None else str(place.contender.token),
+            str(place.token or "-"),
             place.shown_session,
-            *_client(place, addresses),
+            plain(addresses.get(place.session_id or 0, "-")),
         ]
         for number, place in lock.numbered()
     ]
-    return Table(
-        _heads(QUEUE_COLUMNS, addresses),
+    table = Table(
+        QUEUE_COLUMNS,
         found,
-        [place.contender.path for place in lock.places],
+        [place.path for place in lock.places],
         shrinks=("identity",),
-        drops=("token", "session", CLIENT),
+        drops=("token", "session", "client"),
     )
+    return _addressed(table, addresses)
+
+
+def _addressed(table: Table, addresses: Mapping[int, str]) -> Table:
+    """Return the table without the last column, unless the address of any client is known."""
+    return table if addresses else table.only(*table.heads[:-1])
 
 
 def _workers(pool: PoolView) -> Table:
@@ -212,11 +208,10 @@ def summary(look: Look) -> str:
     parts = [many(len(locks), "lock"), f"{waiting} waiting"]
     if look.pools:
         parts.append(many(len(look.pools), "pool"))
-    certain = sum(one.certain for one in look.deadlocks)
-    possible = len(look.deadlocks) - certain
-    if certain:
+    deadlocks = look.count_deadlocks()
+    if certain := deadlocks["certain"]:
         parts.append(f"{many(certain, 'deadlock').upper()}: see 'zklock graph'")
-    if possible:
+    if possible := deadlocks["possible"]:
         parts.append(f"{many(possible, 'possible deadlock')}: see 'zklock graph'")
     if look.denied:
         parts.append(f"{many(len(look.denied), 'node')} hidden by ACLs")
@@ -229,75 +224,54 @@ def summary(look: Look) -> str:
 
 def to_json(look: Look, order: Order, part: str) -> dict[str, Any]:
     """Return what is there, for ``json.dumps``."""
-    locks = {lock.path: lock for lock in look.locks}
-    pools = {f"{pool.path}{_POOL_ROW}": pool for pool in look.pools}
-    shown = [row.key for row in rows(look, order, part)]
+    shown = [row.it for row in rows(look, order, part)]
     return {
         "locks": [
             {
                 **lock.to_json(),
                 "contenders": [
-                    {**told, "address": look.addresses.get(place.contender.session_id or 0)}
+                    {**told, "address": look.addresses.get(place.session_id or 0)}
                     for told, place in zip(lock.queue_to_json(), lock.places, strict=True)
                 ],
             }
-            for lock in (locks[at] for at in shown if at in locks)
+            for lock in shown
+            if isinstance(lock, LockView)
         ],
         "pools": [
-            {"path": pool.path, **pool.to_json()}
-            for pool in (pools[at] for at in shown if at in pools)
+            {"path": pool.path, **pool.to_json()} for pool in shown if isinstance(pool, PoolView)
         ],
-        "deadlocks": {
-            "certain": sum(one.certain for one in look.deadlocks),
-            "possible": sum(not one.certain for one in look.deadlocks),
-        },
+        "deadlocks": look.count_deadlocks(),
     }
 
 
-def _heads(columns: Sequence[str], addresses: Mapping[int, str]) -> list[str]:
-    return [*columns, CLIENT] if addresses else [*columns]
-
-
-def _client(place: QueuePlace | None, addresses: Mapping[int, str]) -> list[str]:
-    """Return the text for the last column, if there is one."""
-    session = place.contender.session_id if place else None
-    return [plain(addresses.get(session or 0, "-"))] if addresses else []
-
-
 def _lock(lock: LockView, addresses: Mapping[int, str]) -> Row:
-    holders, waiting = lock.holders, lock.waiting
-    held, wait = _oldest(holders), _oldest(waiting)
+    holders, waiting = lock.holders, len(lock.waiting)
+    held, wait = lock.held, lock.wait
     first = holders[0] if len(holders) == 1 else None
-    token = first.contender.token if first is not None else None
     cells = [
         plain(lock.path),
         lock.name,
         _names(holders),
         short(held),
-        str(len(waiting)),
+        str(waiting),
         short(wait),
-        "-" if token is None else str(token),
-        "-" if first is None else first.shown_session,
-        *_client(first, addresses),
+        str((first and first.token) or "-"),
+        first.shown_session if first else "-",
+        plain(addresses.get(first.session_id or 0, "-")) if first else "-",
     ]
-    return Row(lock.path, cells, len(waiting), wait, held)
+    return Row(lock, cells, waiting, wait, held)
 
 
-def _pool(pool: PoolView, addresses: Mapping[int, str]) -> Row:
+def _pool(pool: PoolView) -> Row:
     owned = f"{pool.shards - pool.orphans}/{many(pool.shards, 'shard')}"
     said = f"{owned}, {many(len(pool.workers), 'worker')}"
-    cells = [plain(pool.path), What.POOL.value, said, "-", "0", "-", "-", "-"]
-    return Row(f"{pool.path}{_POOL_ROW}", [*cells, *_client(None, addresses)])
+    return Row(pool, [plain(pool.path), What.POOL.value, said, "-", "0", "-", "-", "-", "-"])
 
 
 def _names(holders: Sequence[QueuePlace]) -> str:
     if not holders:
         return "nobody"
-    first = named(holders[0].contender.identity)
-    if holders[0].contender.keeps:
+    first = named(holders[0].identity)
+    if holders[0].keeps:
         first += " (kept)"
     return first if len(holders) == 1 else f"{first} and {len(holders) - 1} more"
-
-
-def _oldest(places: Sequence[QueuePlace]) -> float | None:
-    return max((place.age for place in places if place.age is not None), default=None)

@@ -15,12 +15,13 @@ of a pool, wait in the background. These waits keep no thread from going on, and
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from zklock._recipes import names
-from zklock.cli.view.model import LockView, QueuePlace, What
+from zklock.cli.view.model import LockView, Owner, QueuePlace, What
 
 _THREAD = re.compile(r"[^:]+:[0-9]+:.+", re.DOTALL)
 
@@ -88,7 +89,7 @@ def _reached(start: int, near: Sequence[Sequence[int]], among: set[int]) -> set[
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A contender in the graph, with its lock, and those that block it (their numbers)."""
+    """A contender with its lock, and those that block it (their numbers): ``count`` must go."""
 
     lock: LockView
     place: QueuePlace
@@ -97,12 +98,12 @@ class Stand:
 
     @property
     def holds(self) -> bool:
-        return self.place.contender.holds
+        return self.place.holds
 
     @property
     def thread(self) -> bool:
         """Whether its identity names a thread or a task."""
-        named = _THREAD.fullmatch(self.place.contender.identity) is not None
+        named = _THREAD.fullmatch(self.place.identity) is not None
         return named and self.place.name.kind is not names.Kind.LATCH
 
     @property
@@ -110,54 +111,41 @@ class Stand:
         """Whether its owner does not go on before this wait is over."""
         if self.lock.what is What.ELECTION or self.lock.pool is not None:
             return False
-        return not self.holds and bool(self.place.contender.session_id)
+        return not self.holds and bool(self.place.session_id)
 
-
-@dataclass(frozen=True, slots=True)
-class WaitLink:
-    """A step of a chain: ``waiter`` waits for ``lock``, where ``blocker`` stands before it."""
-
-    waiter: QueuePlace
-    lock: LockView
-    blocker: QueuePlace
+    @property
+    def came(self) -> float:
+        return self.place.created or 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlock:
-    """Contenders that wait for each other: ``chain`` is a shortest circle of them.
+    """Contenders that wait for each other.
 
-    ``involved``: all nodes of the group. ``breaks``: a holder, the youngest of the chain, without
-    whose node the chain is open, and its lock.
+    ``chain``: a shortest circle of them, each who waits with who stands before it. ``involved``:
+    all nodes of the group. ``breaks``: a holder, the youngest of the chain, without whose node the
+    chain is open.
     """
 
     certain: bool
-    chain: Sequence[WaitLink]
+    chain: Sequence[tuple[Stand, Stand]]
     involved: Sequence[str]
-    breaks: tuple[LockView, QueuePlace] | None
+    breaks: Stand | None
+
+    def remedy(self, options: Sequence[str]) -> str | None:
+        """Return the command that opens the circle; ``options`` are to stand before the path."""
+        if self.breaks is None:
+            return None
+        which = str(self.breaks.place.token or "--oldest")
+        return " ".join(["zklock break", *options, shlex.quote(self.breaks.lock.path), which])
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """All contenders of some locks, who waits behind whom, and the deadlocks."""
-
-    stands: Sequence[Stand]
-    deadlocks: Sequence[Deadlock] = field(default=())
-
-    def without(self, deadlocks: Iterable[Deadlock]) -> Graph:
-        """Return the graph without these deadlocks."""
-        gone = list(deadlocks)
-        return Graph(self.stands, [one for one in self.deadlocks if one not in gone])
-
-
-def graph(locks: Sequence[LockView]) -> Graph:
-    """Return the graph of these locks."""
-    stands: list[Stand] = []
+def stands(locks: Iterable[LockView]) -> list[Stand]:
+    """Return all contenders of these locks, and who waits behind whom."""
+    found: list[Stand] = []
     for lock in locks:
-        stands += _stands(lock, len(stands))
-    certain = _deadlocks(stands, certain=True)
-    taken = {node for one in certain for node in one.involved}
-    possible = [one for one in _deadlocks(stands, certain=False) if not taken & set(one.involved)]
-    return Graph(stands, [*certain, *possible])
+        found += _stands(lock, len(found))
+    return found
 
 
 def _stands(lock: LockView, first: int) -> Iterator[Stand]:
@@ -165,68 +153,66 @@ def _stands(lock: LockView, first: int) -> Iterator[Stand]:
 
     The nearest are enough: they need those before them in turn.
     """
-    numbers = {place.contender.path: first + at for at, place in enumerate(lock.places)}
     if lock.what is What.SEMAPHORE:
-        holders = [numbers[place.contender.path] for place in lock.holders]
-        before: list[int] | None = None
-        for place, at in zip(lock.places, numbers.values(), strict=True):
-            if place.contender.holds:
+        holders = range(first, first + len(lock.holders))
+        for at, (number, place) in enumerate(lock.numbered(), first):
+            if number is None:
                 yield Stand(lock, place)
-            elif before is None:
+            elif number == 1:
                 yield Stand(lock, place, holders, min(lock.short, len(holders)))
-                before = [at]
             else:
-                yield Stand(lock, place, before, 1)
-                before = [at]
+                yield Stand(lock, place, [at - 1], 1)
         return
-    queue = sorted(lock.places, key=lambda place: place.name)
-    behind: dict[str, list[int]] = {}
-    last: int | None = None  # the nearest that blocks a reader, unless it lets readers in
-    since: list[int] = []  # the nearest before, back to the nearest that is no reader
-    for place in queue:
-        at, reads = numbers[place.contender.path], place.name.kind is names.Kind.READ
-        if place.contender.holds:
-            behind[place.contender.path] = []
-        elif reads:
-            behind[place.contender.path] = [] if last is None else [last]
-        else:
-            behind[place.contender.path] = list(since)
+    behind: dict[int, Sequence[int]] = {}
+    last: list[int] = []  # the nearest that blocks a reader
+    since: list[int] = []  # the nearest before, back to that one
+    for at, place in sorted(enumerate(lock.places, first), key=lambda it: it[1].name):
+        reads = place.name.kind is names.Kind.READ
+        behind[at] = () if place.holds else last if reads else list(since)
         if reads:
             since.append(at)
         else:
-            since, last = [at], at
-    for place in lock.places:
-        nearest = behind[place.contender.path]
-        yield Stand(lock, place, nearest, len(nearest))
+            since, last = [at], [at]
+    for at, place in enumerate(lock.places, first):
+        yield Stand(lock, place, behind[at], len(behind[at]))
+
+
+def deadlocks(stands: Sequence[Stand]) -> list[Deadlock]:
+    """Return the certain deadlocks, and the possible ones that share nothing with these."""
+    certain = _deadlocks(stands, certain=True)
+    taken = {node for one in certain for node in one.involved}
+    possible = [one for one in _deadlocks(stands, certain=False) if not taken & set(one.involved)]
+    return [*certain, *possible]
 
 
 def _deadlocks(stands: Sequence[Stand], *, certain: bool) -> list[Deadlock]:
     needs = _needs(stands, certain=certain)
     found = []
     for group in circles(needs, never(needs)):
-        chain = _chain(needs, stands, group)
-        holders = [
-            (stands[at].lock, stands[at].place)
-            for at in chain
-            if at < len(stands) and stands[at].holds
-        ]
-        youngest = max(holders, key=lambda it: it[1].created or 0.0, default=None)
-        involved = sorted(stands[at].place.contender.path for at in group if at < len(stands))
-        found.append(Deadlock(certain, _links(stands, chain), involved, youngest))
+        chain = [stands[at] for at in _chain(needs, stands, group) if at < len(stands)]
+        links = zip(chain, [*chain[1:], chain[0]], strict=True)
+        holders = [one for one in chain if one.holds]
+        found.append(
+            Deadlock(
+                certain,
+                [(one, after) for one, after in links if not one.holds],
+                sorted(stands[at].place.path for at in group if at < len(stands)),
+                max(holders, key=lambda one: one.came, default=None),
+            )
+        )
     return found
 
 
 def _needs(stands: Sequence[Stand], *, certain: bool) -> list[Need]:
     """Return what each contender needs; behind them, what waits of a session need together."""
     needs = [Need(stand.behind, stand.count) for stand in stands]
-    threads: dict[tuple[int | None, str], list[int]] = defaultdict(list)
+    threads: dict[Owner, list[int]] = defaultdict(list)
     waits: dict[tuple[int | None, bool], dict[str, list[int]]] = defaultdict(dict)
     for at, stand in enumerate(stands):
         if stand.keeps:
-            session, identity = stand.place.owner
-            waits[session, stand.thread].setdefault(stand.lock.path, []).append(at)
+            waits[stand.place.session_id, stand.thread].setdefault(stand.lock.path, []).append(at)
             if stand.thread:
-                threads[session, identity].append(at)
+                threads[stand.place.owner].append(at)
     together: dict[tuple[int | None, bool], int] = {}
     for key, those in () if certain else waits.items():
         every = [at for path in those.values() for at in path]
@@ -237,7 +223,7 @@ def _needs(stands: Sequence[Stand], *, certain: bool) -> list[Need]:
             continue
         others = list(threads.get(stand.place.owner, ())) if stand.thread else []
         for of_threads in (False,) if stand.thread else (False, True):
-            key = stand.place.owner[0], of_threads
+            key = stand.place.session_id, of_threads
             if key in together:
                 others += _elsewhere(stand.lock.path, waits[key], together[key])
         needs[at] = Need(others, len(others))
@@ -257,33 +243,17 @@ def _elsewhere(path: str, waits: Mapping[str, Sequence[int]], together: int) -> 
 
 def _chain(needs: Sequence[Need], stands: Sequence[Stand], group: Sequence[int]) -> list[int]:
     """Return a shortest circle within the group that has the oldest waiter in it."""
-    among = set(group)
-    start = min(
-        (at for at in group if at < len(stands) and not stands[at].holds),
-        key=lambda at: (stands[at].place.created or 0.0, at),
-    )
-    came: dict[int, int] = {}
-    level = [start]
-    while level:
-        further = []
-        for at in level:
-            for other in needs[at].others:
-                if other == start:
-                    path = [at]
-                    while path[-1] != start:
-                        path.append(came[path[-1]])
-                    return path[::-1]
-                if other in among and other not in came:
-                    came[other] = at
-                    further.append(other)
-        level = further
+    waiters = (at for at in group if at < len(stands) and not stands[at].holds)
+    start = min(waiters, key=lambda at: (stands[at].came, at))
+    among, came, work = set(group), dict[int, int](), [start]
+    for at in work:
+        for other in needs[at].others:
+            if other == start:
+                path = [at]
+                while path[-1] != start:
+                    path.append(came[path[-1]])
+                return path[::-1]
+            if other in among and other not in came:
+                came[other] = at
+                work.append(other)
     raise AssertionError("each one of a group needs each other")
-
-
-def _links(stands: Sequence[Stand], chain: Sequence[int]) -> list[WaitLink]:
-    there = [at for at in chain if at < len(stands)]
-    return [
-        WaitLink(stands[at].place, stands[at].lock, stands[after].place)
-        for at, after in zip(there, [*there[1:], there[0]], strict=True)
-        if not stands[at].holds
-    ]
