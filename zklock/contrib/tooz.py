@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -35,6 +34,20 @@ _RELEASE_SECONDS = 1.0
 _name = partial(utils.to_binary, encoding="utf-8")
 
 _TRUE = {"1", "t", "true", "on", "y", "yes"}
+
+_ERRORS: tuple[dict[type[KazooException], Callable[..., ToozError]], ...] = (
+    {},
+    {
+        NodeExistsError: coordination.GroupAlreadyExist,
+        NoNodeError: coordination.GroupNotCreated,
+        NotEmptyError: coordination.GroupNotEmpty,
+    },
+    {
+        NodeExistsError: coordination.MemberAlreadyExist,
+        NoNodeError: coordination.MemberNotJoined,
+    },
+)
+"""What tooz calls some of ZooKeeper's answers: to no name, about a group, about its member."""
 
 
 class ZkLockLock(locking.Lock):
@@ -272,20 +285,11 @@ class ZkLockDriver(
 
     def create_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
         """Create the group; ``GroupAlreadyExist`` if it is there."""
-        return self._later(
-            lambda: self._answer("create", self._path("groups", group_id)),
-            {NodeExistsError: partial(coordination.GroupAlreadyExist, group_id)},
-        )
+        return self._later(lambda: self._answer("create", self._path("groups", group_id)), group_id)
 
     def delete_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
         """Delete the group; ``GroupNotEmpty`` if it has members."""
-        return self._later(
-            lambda: self._answer("delete", self._path("groups", group_id)),
-            {
-                NoNodeError: partial(coordination.GroupNotCreated, group_id),
-                NotEmptyError: partial(coordination.GroupNotEmpty, group_id),
-            },
-        )
+        return self._later(lambda: self._answer("delete", self._path("groups", group_id)), group_id)
 
     def get_groups(self) -> coordination.CoordAsyncResult[list[bytes]]:
         """Return the names of all groups, in no certain order."""
@@ -300,6 +304,8 @@ class ZkLockDriver(
         def join() -> None:
             try:
                 self._answer("create", path, data, ephemeral=True)
+            except NoNodeError:
+                raise coordination.GroupNotCreated(group_id) from None
             except NodeExistsError:
                 # Our own, if the answer to an earlier try was lost.
                 stat = self._answer("exists", path)
@@ -310,15 +316,7 @@ class ZkLockDriver(
                 self._answer("set", path, data)
             self._joined_groups.add(group_id)
 
-        return self._later(
-            join,
-            {
-                NoNodeError: partial(coordination.GroupNotCreated, group_id),
-                NodeExistsError: partial(
-                    coordination.MemberAlreadyExist, group_id, self._member_id
-                ),
-            },
-        )
+        return self._later(join, group_id, self._member_id)
 
     def leave_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
         """Leave the group; ``MemberNotJoined`` if this member is not in it."""
@@ -329,24 +327,18 @@ class ZkLockDriver(
             finally:
                 self._joined_groups.discard(group_id)
 
-        return self._later(
-            leave, {NoNodeError: partial(coordination.MemberNotJoined, group_id, self._member_id)}
-        )
+        return self._later(leave, group_id, self._member_id)
 
     def get_members(self, group_id: bytes) -> coordination.CoordAsyncResult[set[bytes]]:
         """Return all members of the group; ``GroupNotCreated`` if there is no such group."""
-        return self._later(
-            lambda: set(self._children(self._path("groups", group_id))),
-            {NoNodeError: partial(coordination.GroupNotCreated, group_id)},
-        )
+        return self._later(lambda: set(self._children(self._path("groups", group_id))), group_id)
 
     def get_member_capabilities(
         self, group_id: bytes, member_id: bytes
     ) -> coordination.CoordAsyncResult[coordination.Capabilities | None]:
         """Return what the member has told about itself."""
         return self._later(
-            lambda: self._member(group_id, member_id)["capabilities"],
-            {NoNodeError: partial(coordination.MemberNotJoined, group_id, member_id)},
+            lambda: self._member(group_id, member_id)["capabilities"], group_id, member_id
         )
 
     def get_members_with_capabilities(
@@ -361,26 +353,20 @@ class ZkLockDriver(
                     found[member] = self._member(group_id, member)["capabilities"]
             return found
 
-        return self._later(ask, {NoNodeError: partial(coordination.GroupNotCreated, group_id)})
+        return self._later(ask, group_id)
 
     def get_member_info(
         self, group_id: bytes, member_id: bytes
     ) -> coordination.CoordAsyncResult[dict[str, Any]]:
         """Return ``capabilities``, ``created_at`` and ``updated_at`` of the member."""
-        return self._later(
-            lambda: self._member(group_id, member_id),
-            {NoNodeError: partial(coordination.MemberNotJoined, group_id, member_id)},
-        )
+        return self._later(lambda: self._member(group_id, member_id), group_id, member_id)
 
     def update_capabilities(
         self, group_id: bytes, capabilities: coordination.Capabilities
     ) -> coordination.CoordAsyncResult[None]:
         """Change what this member tells about itself."""
         path, data = self._path("groups", group_id, self._member_id), utils.dumps(capabilities)
-        return self._later(
-            lambda: self._answer("set", path, data),
-            {NoNodeError: partial(coordination.MemberNotJoined, group_id, self._member_id)},
-        )
+        return self._later(lambda: self._answer("set", path, data), group_id, self._member_id)
 
     # Leaders.
 
@@ -455,21 +441,20 @@ class ZkLockDriver(
         return asked.get(timeout=self._timeout)
 
     def _later(
-        self,
-        call: Callable[[], Result],
-        errors: Mapping[type[KazooException], Callable[[], ToozError]] = MappingProxyType({}),
+        self, call: Callable[[], Result], *names: bytes
     ) -> coordination.CoordAsyncResult[Result]:
         """Call on the one thread of the executor, in the order of asking.
 
-        ``errors``: what tooz calls some of ZooKeeper's answers.
+        ``names``: the group that is asked about, or the group and its member.
         """
+        errors = _ERRORS[len(names)]
 
         def body() -> Result:
             with _as_tooz():
                 try:
                     return call()
                 except tuple(errors) as error:
-                    raise errors[type(error)]() from None
+                    raise errors[type(error)](*names) from None
 
         return coordination.CoordinatorResult(self._executor.submit(body))
 
