@@ -441,6 +441,11 @@ class Found:
     assigned: frozenset[Key]
     owned: Mapping[Key, FencingToken]
 
+    @classmethod
+    def of(cls, profile: WorkerRecord, assigned: bytes, owned: bytes) -> Found:
+        """Return what these data of a worker's nodes say."""
+        return cls(profile, parse_assigned(assigned) or frozenset(), parse_owned(owned))
+
 
 def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:
     """Return the shards, and the workers.
@@ -466,11 +471,7 @@ def survey(places: PoolPaths) -> Recipe[tuple[Keys, list[Found]]]:
         )
         assigned, owned = data[: len(profiles)], data[len(profiles) :]
         found = [
-            Found(
-                profile,
-                (parse_assigned(wanted.data) if wanted else None) or frozenset(),
-                parse_owned(has.data) if has else {},
-            )
+            Found.of(profile, wanted.data if wanted else b"", has.data if has else b"")
             for profile, wanted, has in zip(profiles, assigned, owned, strict=True)
         ]
         found.sort(key=lambda each: (each.profile.identity, each.profile.assigned))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zklock._election.membership import Present
 from zklock._pool.keys import Key, in_order
 from zklock._pool.nodes import Found, WorkerRecord
 from zklock.token import FencingToken
+
+if TYPE_CHECKING:
+    from zklock._election.membership import Present
 
 
 @dataclass(frozen=True, slots=True)

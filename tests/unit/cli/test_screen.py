@@ -19,9 +19,10 @@ from textual.widgets import DataTable, Static
 
 from tests.unit.cli.views import World
 from zklock._ground.clock import clock
+from zklock._pool.views import PoolMember
 from zklock.cli.screen import Top
 from zklock.cli.view import model
-from zklock.cli.view.model import Look, PoolView, WorkerView
+from zklock.cli.view.model import Look, PoolView
 from zklock.cli.view.table import Order
 from zklock.testing.switches import switch
 
@@ -262,7 +263,7 @@ async def test_addresses_come_later(desk: Desk) -> None:
 
 
 def test_into_a_pool() -> None:
-    workers = [WorkerView("w1", 3, 4, False, 1.0), WorkerView("w2", 0, 0, True, 1.0)]
+    workers = [PoolMember("w1", 1.0, False, 4, 3), PoolMember("w2", 1.0, True, 0, 0)]
     look = Look(pools=[PoolView("/locks/pool", 4, workers, 1)])
 
     async def acts(desk: Desk) -> None:
@@ -279,7 +280,7 @@ def test_into_a_pool() -> None:
 def test_a_lock_at_the_path_of_a_pool_has_a_row_and_a_queue() -> None:
     world = World()
     world.queue("/p", 1, "host-7")
-    look = world.look(pools=[PoolView("/p", 2, [WorkerView("w1", 2, 2, False, 1.0)], 0)])
+    look = world.look(pools=[PoolView("/p", 2, [PoolMember("w1", 1.0, False, 2, 2)], 0)])
 
     async def acts(desk: Desk) -> None:
         await desk.shows(look)
@@ -355,7 +356,7 @@ def test_ages_grow_where_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_at_80_columns_no_number_and_no_session_is_cut() -> None:
     world = some()
     world.queue("/locks/a-rather-long-name/of-a-lock", 0x10000ABCDEF0012, "host-3:811:MainThread")
-    workers = [WorkerView(f"w{at}", 4, 4, False, 1.0) for at in range(12)]
+    workers = [PoolMember(f"w{at}", 1.0, False, 4, 4) for at in range(12)]
     look = world.look(pools=[PoolView("/locks/a-long-name/of-a-pool", 48, workers, 0)])
 
     async def acts(desk: Desk) -> None:

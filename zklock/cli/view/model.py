@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zklock._ground.addresses import session_text
 from zklock._ground.clock import clock
 from zklock._pool import nodes as pool_nodes
-from zklock._pool.keys import Key, parse_shards
+from zklock._pool.keys import parse_shards
+from zklock._pool.views import PoolMember, members
 from zklock._recipes import names, queries, semaphore as semaphore_recipe
 from zklock._recipes.effects import Node
 from zklock._recipes.queries import Contender
@@ -33,6 +34,8 @@ WORKERS = frozenset({"members", "assigned", "owned"})
 """Those of them whose children belong to workers."""
 POOL_PARTS = WORKERS | {"shards", "returning"}
 """The parts of a pool that are no lock."""
+_OF_WORKERS = ("identity", "owned", "assigned", "draining", "capacity")
+"""What JSON has of a worker."""
 _WORD = 2**64 - 1
 
 Owner: TypeAlias = tuple[int | None, str]
@@ -264,21 +267,12 @@ class LockView:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
-    identity: str
-    owned: int
-    assigned: int
-    draining: bool
-    capacity: float
-
-
-@dataclass(frozen=True, slots=True)
 class PoolView:
     """A pool. ``orphans``: the shards that no worker says it owns."""
 
     path: str
     shards: int
-    workers: Sequence[WorkerView]
+    workers: Sequence[PoolMember]
     orphans: int
 
     @property
@@ -291,7 +285,7 @@ class PoolView:
         return {
             "shards": self.shards,
             "without_owner": self.orphans,
-            "workers": [asdict(worker) for worker in self.workers],
+            "workers": [{name: getattr(it, name) for name in _OF_WORKERS} for it in self.workers],
         }
 
 
@@ -486,21 +480,19 @@ def _oldest(places: Iterable[QueuePlace]) -> float | None:
 
 
 def _pool(path: str, facts: Facts) -> PoolView:
-    shards = parse_shards(facts.data(f"{path}/shards") or b"") or ()
-    workers, owned = [], set[Key]()
-    for name in facts.children(f"{path}/members") or ():
-        record = pool_nodes.WorkerRecord.parse(facts.data(f"{path}/members/{name}") or b"")
-        if record is None:
-            continue
-        mine = pool_nodes.parse_owned(facts.data(f"{path}/owned/{record.owned}") or b"")
-        wants = pool_nodes.parse_assigned(facts.data(f"{path}/assigned/{record.assigned}") or b"")
-        owned |= set(mine)
-        workers.append(
-            WorkerView(
-                record.identity, len(mine), len(wants or ()), record.draining, record.capacity
-            )
-        )
-    workers.sort(key=lambda worker: worker.identity)
+    def data(*parts: str) -> bytes:
+        return facts.data("/".join([path, *parts])) or b""
+
+    shards = parse_shards(data("shards")) or ()
+    names_of_members = facts.children(f"{path}/members") or ()
+    records = (pool_nodes.WorkerRecord.parse(data("members", it)) for it in names_of_members)
+    found = [
+        pool_nodes.Found.of(it, data("assigned", it.assigned), data("owned", it.owned))
+        for it in records
+        if it is not None
+    ]
+    workers = sorted(members(found), key=lambda worker: worker.identity)
+    owned = {key for it in found for key in it.owned}
     return PoolView(path, len(shards), workers, len(set(shards) - owned))
 
 
