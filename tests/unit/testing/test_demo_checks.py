@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from zklock.cli import main
 from zklock.testing.demo import checks, play
-from zklock.testing.demo.checks import Failed, Finding, Queue, Shares
+from zklock.testing.demo.checks import Failed, Finding, Owned, Queue
 
 
 def token(number: int) -> str:
@@ -46,28 +45,17 @@ PAUSED = queue(
     {"what": "refused", "at": 15.2, "highest": token(2)},
 )
 CUT = queue({"what": "lost", "at": 11.3, "reason": "LEASE_LAPSED"})
-SHARES = Shares(
-    shards=4,
-    victim="w1",
-    fault=10.0,
-    before={"w1": {0: token(0), 1: token(0)}, "w2": {2: token(0)}, "w3": {3: token(0)}},
-    after={"w2": {0: token(1), 2: token(0)}, "w3": {1: token(1), 3: token(0)}},
-    reports={
-        "w1": [],
-        "w2": [given(2, 5.0, token(0)), given(0, 12.0, token(1))],
-        "w3": [given(3, 5.0, token(0)), given(1, 12.0, token(1))],
-    },
-)
+BEFORE: Owned = {"w1": {0: token(0), 1: token(0)}, "w2": {2: token(0)}, "w3": {3: token(0)}}
+AFTER: Owned = {"w2": {0: token(1), 2: token(0)}, "w3": {1: token(1), 3: token(0)}}
 SCENES: dict[Callable[[Any], Iterator[Finding]], Any] = {
     checks.killed: KILLED,
     checks.paused: PAUSED,
     checks.cut: CUT,
-    checks.taken_over: SHARES,
 }
 
 
 def failed(found: Iterator[Finding]) -> set[str]:
-    return {check.text for check in found if not check.held}
+    return {text for held, text in found if not held}
 
 
 def told(seen: Queue, worker: str, what: str, **changed: Any) -> Queue:
@@ -103,33 +91,31 @@ def test_a_scene_that_went_well_passes(check: Callable[[Any], Iterator[Finding]]
         (checks.paused, told(PAUSED, "w1", "refused", highest=token(0)), "late write was refused"),
         (checks.cut, told(CUT, "w1", "lost", at=12.1), "was told of its loss"),
         (checks.cut, told(CUT, "w1", "lost", at=9.9), "was told of its loss"),
-        (
-            checks.taken_over,
-            replace(SHARES, after={**SHARES.after, "w2": {2: token(0)}}),
-            "every shard has one owner again",
-        ),
-        (
-            checks.taken_over,
-            replace(SHARES, after={"w2": dict.fromkeys(range(4), token(1)), "w3": {}}),
-            "the shares are equal",
-        ),
-        (
-            checks.taken_over,
-            replace(SHARES, reports={**SHARES.reports, "w3": [given(3, 12.0, token(1))]}),
-            "have moved",
-        ),
-        (checks.taken_over, replace(SHARES, before={**SHARES.before, "w1": {}}), "have moved"),
-        (
-            checks.taken_over,
-            replace(SHARES, before={**SHARES.before, "w1": {0: token(1), 1: token(0)}}),
-            "a higher token than w1",
-        ),
     ],
 )  # fmt: skip
 def test_a_planted_violation_is_found(
     check: Callable[[Any], Iterator[Finding]], seen: Any, text: str
 ) -> None:
     assert any(text in found for found in failed(check(seen)))
+
+
+def test_shards_that_were_taken_over_pass() -> None:
+    assert failed(checks.taken_over("w1", BEFORE, AFTER, 2.0)) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (BEFORE, {**AFTER, "w2": {2: token(0)}}, "every shard has one owner again"),
+        (BEFORE, {**AFTER, "w3": {**AFTER["w3"], 2: token(0)}}, "every shard has one owner again"),
+        (BEFORE, {"w2": dict.fromkeys(range(4), token(1)), "w3": {}}, "the shares are equal"),
+        (BEFORE, {**AFTER, "w3": {1: token(1), 3: token(1)}}, "have moved"),
+        ({**BEFORE, "w1": {}}, AFTER, "have moved"),
+        ({**BEFORE, "w1": {0: token(1), 1: token(0)}}, AFTER, "a higher token than w1"),
+    ],
+)
+def test_a_shard_that_was_not_taken_over_is_found(before: Owned, after: Owned, text: str) -> None:
+    assert any(text in found for found in failed(checks.taken_over("w1", before, after, 2.0)))
 
 
 @pytest.mark.parametrize(
@@ -181,8 +167,7 @@ def test_the_first_check_that_does_not_hold_ends_the_demo(
 ) -> None:
     def played(hosts: object, timeout: float, tell: play.Say, say: play.Say) -> None:
         client: Any = SimpleNamespace(handler=SimpleNamespace(session_timeout=timeout))
-        scenes = play.Play(play.ZooKeeper("", "", ""), client, "/", Path(), tell)
-        scenes._check([Finding(True, "one"), Finding(False, "two"), Finding(True, "three")])
+        play.Play("", "", client, tell)._show([(True, "one"), (False, "two"), (True, "three")])
 
     monkeypatch.setattr(play, "play", played)
     assert main(["demo"]) == 1

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from multiprocessing import Pipe
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -43,40 +41,43 @@ class Worker:
     def __init__(self, role: str, name: str, *arguments: object) -> None:
         self.name = name
         self.reports: list[Report] = []
+        self._pipe, theirs = Pipe()
         roots = [str(Path(zklock.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__, role, name, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # A group of its own: Ctrl-C goes to the demo only, which ends its workers. If the demo
-            # is gone while the group is stopped, the kernel sends the group a hang-up.
-            process_group=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))},
-        )
-        self._reader = threading.Thread(target=self._read, name=f"demo-{name}", daemon=True)
-        self._reader.start()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", worker.__name__, role, name, *map(str, arguments)],
+                stdin=theirs.fileno(),
+                # A group of its own: Ctrl-C goes to the demo only, which ends its workers. If the
+                # demo is gone while the group is stopped, the kernel sends the group a hang-up.
+                process_group=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))},
+            )
 
-    def expect(self, what: str, patience: float) -> Report:
+    def read(self, seconds: float = 0.0) -> bool:
+        """Take in its reports; wait so long for the first. Return whether there may be more."""
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            while self._pipe.poll(seconds):
+                self.reports.append(self._pipe.recv())
+                seconds = 0.0
+            return True
+        return False
+
+    def expect(self, what: str, patience: float) -> None:
         """Wait for its first report of this kind; `Failed` if that does not come."""
-
-        def found() -> Report | None:
-            ended = self._process.poll()
-            if ended is not None:
-                self._reader.join()
-            with contextlib.suppress(Failed):
-                return checks.first(self.name, list(self.reports), what)
-            if ended is not None:
-                raise Failed(f"{self.name} has ended, with {ended}, and never reported '{what}'")
-            return None
-
-        return wait_for(found, patience, f"{self.name} has not reported '{what}'")
+        deadline = clock() + patience
+        going = True
+        while all(it["what"] != what for it in self.reports):
+            if not going:
+                ended = f"{self.name} has ended, with {self._process.wait()}"
+                raise Failed(f"{ended}, and never reported '{what}'")
+            if clock() >= deadline:
+                raise Failed(f"{self.name} has not reported '{what}' in {patience:g} s")
+            going = self.read(max(0.0, deadline - clock()))
 
     def go_on(self) -> None:
         """Tell it to write and to release, or to leave the pool."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # expect() tells that it has ended
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
+            self._pipe.send(None)
 
     def send(self, number: signal.Signals) -> float:
         """Send a signal; return the time just before that, or when all of it stands still."""
@@ -91,182 +92,125 @@ class Worker:
         """End it, if it has not ended."""
         self._process.kill()
         self._process.wait()
-        self._reader.join()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.endswith(b"\n"):  # else it was killed in the middle of a line
-                self.reports.append(json.loads(line))
-
-
-@dataclass(frozen=True, slots=True)
-class ZooKeeper:
-    """A ZooKeeper: all ``hosts``; ``one`` that serves, for the proxy; and its ``name``."""
-
-    hosts: str
-    one: str
-    name: str
+        self._pipe.close()
 
 
 class Play:
-    """The scenes. ``tell`` gets each line; a check that does not hold raises `Failed`."""
+    """The scenes, on the ZooKeeper at these hosts, ``one`` of which serves."""
 
-    def __init__(
-        self, zookeeper: ZooKeeper, client: KazooClient, root: str, folder: Path, tell: Say
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._client = client
-        self._root = root
-        self._folder = folder
-        self._tell = tell
+    def __init__(self, hosts: str, one: str, client: KazooClient, tell: Say) -> None:
+        self._hosts, self._one, self._client, self._tell = hosts, one, client, tell
         self._timeout = client.handler.session_timeout
         self._patience = _SLACK_SECONDS + 3 * self._timeout
+        self.root = f"/zklock-demo-{secrets.token_hex(4)}"
 
     def play(self) -> None:
-        """Play all scenes."""
-        self._tell(f"ZooKeeper {self._zookeeper.name} at {self._zookeeper.hosts}")
+        """Play all scenes; a check that does not hold raises `Failed`."""
         self._tell(f"Workers are processes. A session ends after {self._timeout:g} s of silence.")
-        self._kill()
-        self._pause()
-        self._cut()
-        self._kill_in_pool()
+        for scene in (self._kill, self._pause, self._cut, self._kill_in_pool):
+            self._workers: list[Worker] = []
+            with contextlib.ExitStack() as self._stack:
+                self._show(scene())
 
-    def _kill(self) -> None:
+    def _show(self, found: Iterable[Finding]) -> None:
+        for held, text in found:
+            self._tell(f"   {'ok' if held else 'FAILED'}: {text}")
+            if not held:
+                raise Failed(f"not shown: {text}")
+
+    def _kill(self) -> Iterable[Finding]:
         self._tell("\n1. The holder of a lock is killed")
-        with self._line(self._zookeeper.hosts) as line:
-            self._tell("   SIGKILL to w1")
-            fault = line.holder.send(signal.SIGKILL)
-            self._check(checks.killed(line.end(fault, fault)))
+        self._line(self._hosts)
+        self._tell("   SIGKILL to w1")
+        fault = self._workers[0].send(signal.SIGKILL)
+        return checks.killed(self._seen(fault, fault))
 
-    def _pause(self) -> None:
+    def _pause(self) -> Iterable[Finding]:
         self._tell("\n2. The holder of a lock is paused, for longer than its session lives")
-        with self._line(self._zookeeper.hosts) as line:
-            self._tell("   SIGSTOP to w1")
-            fault = line.holder.send(signal.SIGSTOP)
-            line.await_others()
-            self._tell("   SIGCONT to w1, which then tries to write, like any program would")
-            mended = line.holder.send(signal.SIGCONT)
-            line.holder.expect("looked", self._patience)
-            line.holder.go_on()
-            line.holder.expect("over", self._patience)
-            self._check(checks.paused(line.end(fault, mended)))
+        self._line(self._hosts)
+        holder, *others = self._workers
+        self._tell("   SIGSTOP to w1")
+        fault = holder.send(signal.SIGSTOP)
+        self._expect("over", *others)
+        self._tell("   SIGCONT to w1, which then tries to write, like any program would")
+        mended = holder.send(signal.SIGCONT)
+        self._expect("looked", holder)
+        holder.go_on()
+        self._expect("over", holder)
+        return checks.paused(self._seen(fault, mended))
 
-    def _cut(self) -> None:
+    def _cut(self) -> Iterable[Finding]:
         self._tell("\n3. The holder of a lock is cut off from ZooKeeper")
-        with FaultProxy(self._zookeeper.one) as proxy, self._line(proxy.hosts) as line:
-            self._tell("   from now on, all packets between w1 and ZooKeeper are lost")
-            fault = clock()
-            proxy.blackhole()
-            line.holder.expect("lost", self._patience)
-            self._check(checks.cut(line.end(fault, fault)))
+        proxy = self._stack.enter_context(FaultProxy(self._one))
+        self._line(proxy.hosts)
+        self._tell("   from now on, all packets between w1 and ZooKeeper are lost")
+        fault = clock()
+        proxy.blackhole()
+        self._expect("lost", self._workers[0])
+        return checks.cut(self._seen(fault, fault))
 
-    def _kill_in_pool(self) -> None:
+    def _kill_in_pool(self) -> Iterable[Finding]:
         self._tell("\n4. A worker of a pool is killed")
-        path = f"{self._root}/pool"
-        with contextlib.ExitStack() as stack:
-            workers = []
-            for name in NAMES:
-                hosts = self._zookeeper.hosts
-                workers.append(Worker("pool", name, hosts, self._timeout, path, SHARDS))
-                stack.callback(workers[-1].close)
-            before = self._settled(workers)
-            self._tell(f"   {', '.join(NAMES)} share {SHARDS} shards, each with a lock")
-            victim, *others = workers
-            self._tell(f"   SIGKILL to {victim.name}")
-            fault = victim.send(signal.SIGKILL)
-            after = self._settled(others)
-            reports = {each.name: list(each.reports) for each in workers}
-            seen = checks.Shares(SHARDS, victim.name, fault, before, after, reports)
-            self._check(checks.taken_over(seen))
-            for each in others:
-                each.go_on()
-            for each in others:
-                each.expect("over", self._patience)
+        for name in NAMES:
+            self._begin("pool", name, self._hosts, f"{self.root}/pool", SHARDS)
+        before = self._settled(*self._workers)
+        self._tell(f"   {', '.join(NAMES)} share {SHARDS} shards, each with a lock")
+        victim, *others = self._workers
+        self._tell(f"   SIGKILL to {victim.name}")
+        fault = victim.send(signal.SIGKILL)
+        after, seconds = self._settled(*others), clock() - fault
+        for each in others:
+            each.go_on()
+        self._expect("over", *others)
+        return checks.taken_over(victim.name, before, after, seconds)
 
-    def _settled(self, workers: Iterable[Worker]) -> dict[str, dict[int, str]]:
+    def _settled(self, *workers: Worker) -> dict[str, dict[int, str]]:
         """Wait until these workers share the shards, and return who has which."""
 
         def shares() -> dict[str, dict[int, str]] | None:
+            for each in workers:
+                each.read()
             found = {each.name: checks.owned(each.reports) for each in workers}
             return found if checks.settled(found, SHARDS) else None
 
         return wait_for(shares, self._patience, "the shards are not shared")
 
-    @contextlib.contextmanager
-    def _line(self, holder: str) -> Iterator[Line]:
-        """Have the workers queue; ``holder``: where the first of them, which holds, connects to."""
-        path = f"{self._root}/lock-{secrets.token_hex(4)}"
+    def _begin(self, role: str, name: str, hosts: str, *arguments: object) -> Worker:
+        self._workers.append(Worker(role, name, hosts, self._timeout, *arguments))
+        self._stack.callback(self._workers[-1].close)
+        return self._workers[-1]
+
+    def _expect(self, what: str, *workers: Worker) -> None:
+        for each in workers:
+            each.expect(what, self._patience)
+
+    def _line(self, holder: str) -> None:
+        """Have workers queue for one lock. The first holds it; the others write when they can.
+
+        ``holder``: where the first one connects to.
+        """
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="zklock-demo-"))
+        path, file = f"{self.root}/lock-{secrets.token_hex(4)}", Path(folder, "ledger")
         self._client.ensure_path(path)
-        file = self._folder / path.rpartition("/")[2]
-        line = Line(zklock.Lock(self._client, path), file, self._patience)
-        with contextlib.closing(line):
-            first, *others = line.form(holder, self._zookeeper.hosts, self._timeout)
-            self._tell(f"   {first} holds the lock; {', then '.join(others)} wait for it")
-            yield line
-
-    def _check(self, found: Iterable[Finding]) -> None:
-        for check in found:
-            self._tell(f"   {'ok' if check.held else 'FAILED'}: {check.text}")
-            if not check.held:
-                raise Failed(f"not shown: {check.text}")
-
-
-class Line:
-    """Workers that queue for one lock: the first holds it, the others write as soon as they can."""
-
-    def __init__(self, lock: zklock.Lock, file: Path, patience: float) -> None:
-        self.workers: list[Worker] = []
-        self._lock = lock
-        self._patience = patience
-        self._file = file
-        self._ledger = worker.Ledger(file)
+        self._lock, self._ledger = zklock.Lock(self._client, path), worker.Ledger(file)
         self._ledger.create()
+        self._expect("granted", self._begin("lock", NAMES[0], holder, path, file))
+        for each in NAMES[1:]:
+            self._begin("lock", each, self._hosts, path, file).go_on()
+        queued = "not all of the workers queue"
+        wait_for(lambda: len(self._queue()) == len(NAMES), self._patience, queued)
+        self._listed = self._queue()
+        first, *others = self._listed
+        self._tell(f"   {first} holds the lock; {', then '.join(others)} wait for it")
 
-    @property
-    def holder(self) -> Worker:
-        """The first worker."""
-        return self.workers[0]
-
-    def form(self, holder: str, others: str, timeout: float) -> list[str]:
-        """Start the workers with these hosts; return the order in which ZooKeeper lists them."""
-        for name, hosts in zip(NAMES, (holder, others, others), strict=True):
-            added = Worker("lock", name, hosts, timeout, self._lock.path, self._file)
-            self.workers.append(added)
-            if added is self.holder:
-                added.expect("granted", self._patience)
-            else:
-                added.go_on()
-
-        def all_of_them() -> list[str] | None:
-            found = self._queue()
-            return found if len(found) == len(self.workers) else None
-
-        self._before = wait_for(all_of_them, self._patience, "not all of the workers queue")
-        return self._before
-
-    def await_others(self) -> None:
-        """Wait until all but the holder have had their turns."""
-        for each in self.workers[1:]:
-            each.expect("over", self._patience)
-
-    def end(self, fault: float, mended: float) -> checks.Queue:
+    def _seen(self, fault: float, mended: float) -> checks.Queue:
         """Wait until all turns are over, and return what was seen."""
-        self.await_others()
+        self._expect("over", *self._workers[1:])
         with contextlib.suppress(TimeoutError):  # the check tells who is left
             wait_for(lambda: not self._queue(), self._patience)
-        reports = {each.name: list(each.reports) for each in self.workers}
+        reports = {each.name: each.reports for each in self._workers}
         entries = self._ledger.entries()
-        return checks.Queue(self._before, reports, fault, mended, entries, self._queue())
-
-    def close(self) -> None:
-        """End all workers."""
-        for each in self.workers:
-            each.close()
+        return checks.Queue(self._listed, reports, fault, mended, entries, self._queue())
 
     def _queue(self) -> list[str]:
         return [it.identity for it in self._lock.contenders()]
@@ -280,29 +224,30 @@ def play(hosts: str | None, timeout: float, tell: Say, say: Say) -> None:
     there is to know. All that was made is removed, however the demo ends.
     """
     with contextlib.ExitStack() as stack:
-        zookeeper = _zookeeper(stack, hosts, min(0.5, timeout / 4), say)
-        client = stack.enter_context(zklock.connect(zookeeper.hosts, timeout))
-        root = f"/zklock-demo-{secrets.token_hex(4)}"
-        stack.callback(_remove, client, root)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="zklock-demo-"))
-        Play(zookeeper, client, root, Path(folder), tell).play()
+        if hosts is None:
+            tick, backend = int(min(0.5, timeout / 4) * 1000), backend_here(say)
+            server = stack.enter_context(ZooKeeperServer(tick_time=tick, backend=backend))
+            hosts = one = server.hosts
+            name = f"{server.version()} ({server.backend})"
+        else:
+            one, name = _serving(hosts)
+        client = stack.enter_context(zklock.connect(hosts, timeout))
+        scenes = Play(hosts, one, client, tell)
+        stack.callback(_remove, client, scenes.root)
+        tell(f"ZooKeeper {name} at {hosts}")
+        scenes.play()
 
 
-def _zookeeper(stack: contextlib.ExitStack, hosts: str | None, tick: float, say: Say) -> ZooKeeper:
-    """Use the ZooKeeper at these hosts, or start one; ``tick`` is then its tick in seconds."""
-    if hosts is None:
-        backend = backend_here(say)
-        server = stack.enter_context(ZooKeeperServer(tick_time=int(tick * 1000), backend=backend))
-        name = f"{server.status().version} ({server.backend})"
-        return ZooKeeper(server.hosts, server.hosts, name)
+def _serving(hosts: str) -> tuple[str, str]:
+    """Return one of these hosts that answers, and what it is."""
     servers, slash, chroot = hosts.partition("/")
     reasons = []
     for host, port in parse_hosts(servers):
         one = f"{server_name(host, port)}{slash}{chroot}"
         try:
-            return ZooKeeper(hosts, one, srvr(host, port).version)
+            return one, srvr(host, port).version
         except NotServing:
-            return ZooKeeper(hosts, one, "of unknown version")
+            return one, "of unknown version"
         except OSError as error:
             reasons.append(f"{host}:{port}: {error}")
     raise BackendUnavailable("no ZooKeeper answers at " + "; ".join(reasons))
