@@ -31,7 +31,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from zklock.errors import GuardUnusable, LockLost, StaleToken
 from zklock.fencing.guard import Fenced, Guard
@@ -42,7 +42,9 @@ __all__ = ["CHECKS", "Check", "Effort", "Handle", "Subject", "Violation", "matri
 _PATIENCE = 60.0
 _PAUSE = 0.0005
 # Inherits nothing from this process; ``multiprocessing.set_forkserver_preload`` saves its imports.
-_START_METHOD: Final = "forkserver"
+_PROCESSES: Final = multiprocessing.get_context("forkserver")
+
+E = TypeVar("E", bound=Exception)
 
 
 class Violation(AssertionError):
@@ -142,13 +144,12 @@ class Check:
             raise Violation(f"refused wrongly: {error}") from error
 
 
+_Promise: TypeAlias = Callable[[Subject, Effort], int]
 _checks: list[Check] = []
 
 
-def _check(
-    *needs: str,
-) -> Callable[[Callable[[Subject, Effort], int]], Callable[[Subject, Effort], int]]:
-    def register(function: Callable[[Subject, Effort], int]) -> Callable[[Subject, Effort], int]:
+def _check(*needs: str) -> Callable[[_Promise], _Promise]:
+    def register(function: _Promise) -> _Promise:
         _checks.append(Check(function.__name__, frozenset(needs), function))
         return function
 
@@ -188,9 +189,8 @@ EDGES = tuple(FencingToken(epoch, sequence) for epoch in _EPOCHS for sequence in
 
 
 @_check()
-def order(subject: Subject, effort: Effort) -> int:
+def order(subject: Subject, _: Effort) -> int:
     """Accept equal and higher tokens; refuse lower ones, which change nothing."""
-    del effort
     later = FencingToken(A.epoch + 1, 0)
     with _opened(subject.fresh()) as handle:
         _expect(handle, None, None)
@@ -198,7 +198,7 @@ def order(subject: Subject, effort: Effort) -> int:
             handle.write(value, token)
             _expect(handle, value, token)
         for token in (A, B):
-            _expect_refused(handle, token, later, _writer(handle, b"stale"))
+            _expect_refused(handle, token, later, partial(handle.write, b"stale"))
             _expect_refused(handle, token, later, handle.guard.claim)
             _expect(handle, b"5", later)
         handle.guard.create()
@@ -207,14 +207,13 @@ def order(subject: Subject, effort: Effort) -> int:
 
 
 @_check()
-def claim(subject: Subject, effort: Effort) -> int:
+def claim(subject: Subject, _: Effort) -> int:
     """Shut out the earlier holder by a claim; without one, only the first write does."""
-    del effort
     with _opened(subject.fresh()) as handle:
         handle.write(b"a", A)
         handle.guard.claim(B)
         _expect(handle, b"a", B)
-        _expect_refused(handle, A, B, _writer(handle, b"late"))
+        _expect_refused(handle, A, B, partial(handle.write, b"late"))
         handle.guard.claim(B)
         handle.write(b"b", B)
         _expect(handle, b"b", B)
@@ -223,7 +222,7 @@ def claim(subject: Subject, effort: Effort) -> int:
         handle.write(b"in the window", A)
         _expect(handle, b"in the window", A)
         handle.write(b"b", B)
-        _expect_refused(handle, A, B, _writer(handle, b"late"))
+        _expect_refused(handle, A, B, partial(handle.write, b"late"))
         _expect(handle, b"b", B)
     with _opened(subject.fresh()) as handle:
         handle.guard.claim(A)
@@ -232,24 +231,22 @@ def claim(subject: Subject, effort: Effort) -> int:
 
 
 @_check()
-def edges(subject: Subject, effort: Effort) -> int:
+def edges(subject: Subject, _: Effort) -> int:
     """Compare exactly at the limits of the stores' numbers."""
-    del effort
     with _opened(subject.fresh()) as handle:
         for lower, token in zip((None, *EDGES), EDGES, strict=False):
             value = str(token).encode()
             handle.write(value, token)
             _expect(handle, value, token)
             if lower is not None:
-                _expect_refused(handle, lower, token, _writer(handle, b"stale"))
+                _expect_refused(handle, lower, token, partial(handle.write, b"stale"))
                 _expect(handle, value, token)
     return len(EDGES)
 
 
 @_check()
-def types(subject: Subject, effort: Effort) -> int:
+def types(subject: Subject, _: Effort) -> int:
     """Accept tokens and objects that carry one; anything else is a ``TypeError``."""
-    del effort
 
     class Carrier:
         token = A
@@ -259,21 +256,15 @@ def types(subject: Subject, effort: Effort) -> int:
         handle.guard.claim(Carrier())
         handle.write(b"a", Carrier())
         for value in wrong:
-            for call in (handle.guard.claim, _writer(handle, b"?")):
-                try:
-                    call(value)
-                except TypeError:
-                    pass
-                else:
-                    raise Violation(f"{value!r} was accepted as a token")
+            for call in (handle.guard.claim, partial(handle.write, b"?")):
+                _raised(TypeError, call, value, f"{value!r} was accepted as a token")
         _expect(handle, b"a", A)
     return len(wrong)
 
 
 @_check()
-def over(subject: Subject, effort: Effort) -> int:
+def over(subject: Subject, _: Effort) -> int:
     """Refuse a grant that says it is not held, before the store is asked; not its bare token."""
-    del effort
 
     class Carrier:
         token = A
@@ -282,20 +273,20 @@ def over(subject: Subject, effort: Effort) -> int:
         def check(self) -> None:
             raise LockLost("the lock of this check is lost")
 
-    grant, resource = Carrier(), subject.fresh()
+    grant, resource, accepted = Carrier(), subject.fresh(), "a grant that is over was accepted"
     with _opened(resource) as handle:
-        calls = (handle.guard.claim, _writer(handle, b"late"))
+        calls = (handle.guard.claim, partial(handle.write, b"late"))
         handle.write(b"a", grant)
         grant.held = False
         for call in calls:
-            _expect_over(grant, call)
+            _raised(LockLost, call, grant, accepted)
         _expect(handle, b"a", A)
         handle.write(b"b", A)
         _expect(handle, b"b", A)
         if subject.detects_lost_mark:
             resource.remove_mark()
             for call in calls:
-                _expect_over(grant, call)
+                _raised(LockLost, call, grant, accepted)
     return len(calls)
 
 
@@ -308,7 +299,8 @@ def interleavings(subject: Subject, effort: Effort) -> int:
     tried = 0
     # A holder that does nothing while the other goes on is paused.
     steps = st.tuples(st.sampled_from("AB"), st.sampled_from(("acquire", "claim", "write")))
-    tokens = st.sets(st.sampled_from(EDGES) | st.builds(FencingToken, _ints(63), _ints(31)))
+    any_token = st.builds(FencingToken, st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1))
+    tokens = st.sets(st.sampled_from(EDGES) | any_token)
 
     @hypothesis.settings(
         max_examples=effort.interleavings,
@@ -335,7 +327,7 @@ def interleavings(subject: Subject, effort: Effort) -> int:
                 if action == "acquire":
                     held[holder] = next(grants, max(held.values()))
                     continue
-                call = handle.guard.claim if action == "claim" else _writer(handle, value)
+                call = handle.guard.claim if action == "claim" else partial(handle.write, value)
                 if mark is not None and token < mark:
                     _expect_refused(handle, token, mark, call)
                 else:
@@ -420,13 +412,8 @@ def stopped(subject: Subject, effort: Effort) -> int:
                     older, newer = (FencingToken(A.epoch, next(sequences)) for _ in range(2))
                     if equal:
                         thread.submit(later.guard.claim, older).result(_PATIENCE)
-                    write = partial(later.write, _value(newer, step), newer)
-                    where = writer.stopped_during(
-                        action,
-                        older,
-                        step,
-                        lambda write=write: thread.submit(write),  # type: ignore[misc]
-                    )
+                    write = partial(thread.submit, later.write, _value(newer, step), newer)
+                    where = writer.stopped_during(action, older, step, write)
                     found = thread.submit(later.read).result(_PATIENCE)
                     mark = thread.submit(later.guard.highest).result(_PATIENCE)
                     if found != _value(newer, step) or mark != newer:
@@ -445,10 +432,9 @@ def crashes(subject: Subject, effort: Effort) -> int:
     """Kill a writer at any moment: the data is whole, the mark at least as high, nothing lost."""
     chance = random.Random(effort.seed)
     resource = subject.fresh()
-    context = multiprocessing.get_context(_START_METHOD)
     for round_ in range(effort.kills):
         start = FencingToken(A.epoch + round_, 0)
-        receiver, sender = context.Pipe(duplex=False)
+        receiver, sender = _PROCESSES.Pipe(duplex=False)
         process = _begun(resource, _write_rising, resource, start, sender)
         sender.close()
         if not receiver.poll(_PATIENCE):
@@ -471,22 +457,21 @@ def crashes(subject: Subject, effort: Effort) -> int:
             data = handle.read()
             if _token_in(data) < written:
                 raise Violation("older data came back")
-            _expect_refused(handle, mark, last, _writer(handle, b"stale"))
+            _expect_refused(handle, mark, last, partial(handle.write, b"stale"))
             _expect(handle, data, last)
     return effort.kills
 
 
 @_check("durable")
-def restart(subject: Subject, effort: Effort) -> int:
+def restart(subject: Subject, _: Effort) -> int:
     """Keep the mark and the data when the store restarts."""
-    del effort
     resource = subject.fresh()
     with _opened(resource) as handle:
         handle.write(b"a", A)
         handle.write(b"b", B)
     resource.restart()
     with _opened(resource) as handle:
-        _expect_refused(handle, A, B, _writer(handle, b"late"))
+        _expect_refused(handle, A, B, partial(handle.write, b"late"))
         _expect(handle, b"b", B)
         handle.write(b"c", B)
         _expect(handle, b"c", B)
@@ -494,9 +479,8 @@ def restart(subject: Subject, effort: Effort) -> int:
 
 
 @_check("detects_lost_mark")
-def lost_mark(subject: Subject, effort: Effort) -> int:
+def lost_mark(subject: Subject, _: Effort) -> int:
     """Refuse everything when the mark is removed or spoilt; ``create()`` repairs no spoilt one."""
-    del effort
     later = FencingToken(2**63 - 1, 2**31 - 1)
     for damage in ("remove_mark", "spoil_mark"):
         resource = subject.fresh()
@@ -506,20 +490,16 @@ def lost_mark(subject: Subject, effort: Effort) -> int:
             if damage == "spoil_mark":
                 handle.guard.create()
             data = handle.read()
-            calls: tuple[Callable[[], object], ...] = (
-                lambda: handle.guard.claim(A),
-                lambda: handle.guard.claim(later),
-                lambda: handle.write(b"?", later),
-                handle.guard.highest,
+            calls = (
+                (handle.guard.claim, A),
+                (handle.guard.claim, later),
+                (partial(handle.write, b"?"), later),
+                (lambda _: handle.guard.highest(), later),
             )
-            for call in calls:
-                try:
-                    call()
-                except GuardUnusable as error:
-                    if error.resource != handle.guard.resource:
-                        raise Violation(f"{error!r} names {error.resource!r}") from error
-                else:
-                    raise Violation(f"{damage}: not refused")
+            for call, token in calls:
+                error = _raised(GuardUnusable, call, token, f"{damage}: not refused")
+                if error.resource != handle.guard.resource:
+                    raise Violation(f"{error!r} names {error.resource!r}") from error
             if handle.read() != data:
                 raise Violation(f"{damage}: the data was changed")
     return 2
@@ -565,7 +545,7 @@ class _Stoppable:
         self._swift = _PAUSE
 
     def __enter__(self) -> _Stoppable:
-        self._orders, theirs = multiprocessing.get_context(_START_METHOD).Pipe()
+        self._orders, theirs = _PROCESSES.Pipe()
         self._writer = _begun(self._subject, _obey, self._subject, theirs)
         if self._subject.shared:
             theirs.close()
@@ -670,10 +650,9 @@ def _together(
     subject: Subject, jobs: Sequence[tuple[Callable[..., _History], tuple[Any, ...]]]
 ) -> list[_History]:
     """Run the jobs side by side: in processes if the subject is shared, else in threads."""
-    context = multiprocessing.get_context(_START_METHOD)
     running = []
     for function, arguments in jobs:
-        receiver, sender = context.Pipe(duplex=False)
+        receiver, sender = _PROCESSES.Pipe(duplex=False)
         one = _begun(subject, _report, sender, function, subject, *arguments)
         running.append((one, receiver))
         if subject.shared:
@@ -688,9 +667,7 @@ def _together(
 
 def _begun(subject: Subject, function: Callable[..., object], *arguments: Any) -> Any:
     """Start a process that calls the function; a thread if the subject is not shared."""
-    kind: Any = threading.Thread
-    if subject.shared:
-        kind = multiprocessing.get_context(_START_METHOD).Process
+    kind: Any = _PROCESSES.Process if subject.shared else threading.Thread
     one = kind(target=function, args=arguments, daemon=True)
     one.start()
     return one
@@ -726,54 +703,43 @@ def _told(receiver: Connection, who: str = "a writer") -> tuple[str, Any]:
 
 def _flag(subject: Subject) -> Any:
     """Return a flag that all writers of the subject share."""
-    if not subject.shared:
-        return threading.Event()
-    return multiprocessing.get_context(_START_METHOD).Event()
+    return _PROCESSES.Event() if subject.shared else threading.Event()
 
 
 def _write_until_refused(subject: Subject, token: FencingToken, going: Any, done: Any) -> _History:
     """Write; set ``going`` after a few writes; stop after a few refusals."""
     history: _History = []
     late = 0
-    try:
-        with _opened(subject) as handle:
-            while sum(not operation.accepted for operation in history) < 5:
-                late += done.is_set()
-                if late > 10:
-                    raise Violation("the late holder was not refused after the present one's end")
-                history.append(_timed(handle, _value(token, len(history)), token))
-                if len(history) == 5:
-                    going.set()
-    finally:
-        going.set()
+    with _opened(subject, going) as handle:
+        while sum(not operation.accepted for operation in history) < 5:
+            late += done.is_set()
+            if late > 10:
+                raise Violation("the late holder was not refused after the present one's end")
+            history.append(_timed(handle, _value(token, len(history)), token))
+            if len(history) == 5:
+                going.set()
     return history
 
 
 def _write_after(
     subject: Subject, token: FencingToken, writes: int, going: Any, done: Any
 ) -> _History:
-    try:
-        with _opened(subject) as handle:
-            if not going.wait(_PATIENCE):
-                raise Violation("the late holder did not start")
-            return [_timed(handle, _value(token, number), token) for number in range(writes)]
-    finally:
-        done.set()
+    with _opened(subject, done) as handle:
+        if not going.wait(_PATIENCE):
+            raise Violation("the late holder did not start")
+        return [_timed(handle, _value(token, number), token) for number in range(writes)]
 
 
 def _leapfrog(subject: Subject, start: int, writes: int, done: Any) -> _History:
     """Write; after a refusal, go on with the next own token above the mark."""
     history: _History = []
     token = FencingToken(A.epoch, start)
-    try:
-        with _opened(subject) as handle:
-            while len(history) < writes:
-                history.append(_timed(handle, _value(token, len(history)), token))
-                seen = history[-1].mark
-                if seen != token:
-                    token = FencingToken(seen.epoch, seen.sequence + 1)
-    finally:
-        done.set()
+    with _opened(subject, done) as handle:
+        while len(history) < writes:
+            history.append(_timed(handle, _value(token, len(history)), token))
+            seen = history[-1].mark
+            if seen != token:
+                token = FencingToken(seen.epoch, seen.sequence + 1)
     return history
 
 
@@ -804,11 +770,9 @@ def _write_rising(subject: Subject, start: FencingToken, sender: Connection) -> 
 
 def _last_of(receiver: Connection) -> FencingToken:
     last: FencingToken | None = None
-    try:
+    with suppress(EOFError, OSError):
         while True:
             last = receiver.recv()
-    except (EOFError, OSError):
-        pass
     if last is None:
         raise Violation("the killed writer had written nothing")
     return last
@@ -842,20 +806,15 @@ def _token_in(data: bytes | None) -> FencingToken:
     return FencingToken.parse(token)
 
 
-def _writer(handle: Handle, data: bytes) -> Callable[[Fenced], None]:
-    return lambda token: handle.write(data, token)
-
-
-def _ints(bits: int) -> Any:
-    from hypothesis import strategies as st  # noqa: PLC0415 - an extra
-
-    return st.integers(0, 2**bits - 1)
-
-
 @contextmanager
-def _opened(subject: Subject) -> Iterator[Handle]:
-    with closing(subject.open()) as handle:
-        yield handle
+def _opened(subject: Subject, over: Any = None) -> Iterator[Handle]:
+    """Open a handle, and close it; set ``over`` in the end."""
+    try:
+        with closing(subject.open()) as handle:
+            yield handle
+    finally:
+        if over is not None:
+            over.set()
 
 
 def _expect(handle: Handle, data: bytes | None, mark: FencingToken | None) -> None:
@@ -865,27 +824,22 @@ def _expect(handle: Handle, data: bytes | None, mark: FencingToken | None) -> No
         raise Violation(f"the data is {read!r:.80}, not {data!r:.80}")
 
 
-def _expect_over(grant: Fenced, call: Callable[[Fenced], object]) -> None:
+def _raised(kind: type[E], call: Callable[[Any], object], token: object, otherwise: str) -> E:
+    """Return the error that this call has to raise."""
     try:
-        call(grant)
-    except LockLost:
-        return
-    except GuardUnusable as error:
-        raise Violation("the store was asked for a grant that is not held") from error
-    raise Violation("a grant that is not held was accepted")
+        call(token)
+    except kind as error:
+        return error
+    raise Violation(otherwise)
 
 
 def _expect_refused(
     handle: Handle, token: FencingToken, highest: FencingToken, call: Callable[[Fenced], object]
 ) -> None:
-    try:
-        call(token)
-    except StaleToken as error:
-        told = (error.resource, error.token, error.highest)
-        if told != (handle.guard.resource, token, highest):
-            raise Violation(f"the refusal of {token} below {highest} tells {told}") from error
-        for part in (handle.guard.resource, str(token), str(highest)):
-            if part not in str(error):
-                raise Violation(f"the message does not tell {part}: {error}") from error
-    else:
-        raise Violation(f"{token} was accepted below {highest}")
+    error = _raised(StaleToken, call, token, f"{token} was accepted below {highest}")
+    told = (error.resource, error.token, error.highest)
+    if told != (handle.guard.resource, token, highest):
+        raise Violation(f"the refusal of {token} below {highest} tells {told}") from error
+    for part in (handle.guard.resource, str(token), str(highest)):
+        if part not in str(error):
+            raise Violation(f"the message does not tell {part}: {error}") from error
