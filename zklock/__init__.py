@@ -4,9 +4,9 @@ This module holds only public names. Each is loaded when it is first used. A pro
 lock does not load elections and pools.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from zklock._ground.lazy import lazy
 from zklock._version import __version__
 
 if TYPE_CHECKING:
@@ -176,17 +176,4 @@ _NAMES = {
     ),
     "zklock.token": ("FencingToken",),
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(home), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -4,8 +4,9 @@ Each name is loaded when it is first used: the pytest plugin lives here, and cos
 needs no ZooKeeper nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zklock._ground.lazy import lazy
 
 if TYPE_CHECKING:
     from zklock.testing.backend import Backend, Capability
@@ -58,33 +59,24 @@ __all__ = [
 ]
 
 _NAMES = {
-    "backend": ("Backend", "Capability"),
-    "errors": ("BackendUnavailable", "NotServing", "NotSupported", "ServerError", "StartFailed"),
-    "frames": ("Direction", "Frame", "FrameKind"),
-    "proxy": ("Fault", "FaultProxy"),
-    "selection": ("choose_backend",),
-    "servers": ("Ensemble", "ZooKeeperServer"),
-    "sessions": ("expire_session", "serves_sessions"),
-    "simulation.world": ("Simulation", "simulated"),
-    "status": ("ServerStatus", "four_letter", "srvr"),
-    "waiting": ("wait_for",),
-    "zookeeper.faults": ("ScriptedFault",),
-    "zookeeper.server": ("EmbeddedServer", "embedded"),
+    "zklock.testing.backend": ("Backend", "Capability"),
+    "zklock.testing.errors": (
+        "BackendUnavailable",
+        "NotServing",
+        "NotSupported",
+        "ServerError",
+        "StartFailed",
+    ),
+    "zklock.testing.frames": ("Direction", "Frame", "FrameKind"),
+    "zklock.testing.proxy": ("Fault", "FaultProxy"),
+    "zklock.testing.selection": ("choose_backend",),
+    "zklock.testing.servers": ("Ensemble", "ZooKeeperServer"),
+    "zklock.testing.sessions": ("expire_session", "serves_sessions"),
+    "zklock.testing.simulation.world": ("Simulation", "simulated"),
+    "zklock.testing.status": ("ServerStatus", "four_letter", "srvr"),
+    "zklock.testing.waiting": ("wait_for",),
+    "zklock.testing.zookeeper.faults": ("ScriptedFault",),
+    "zklock.testing.zookeeper.server": ("EmbeddedServer", "embedded"),
+    "zklock.testing.guard_conformance": ("guard_conformance",),
 }
-_HOMES = {name: f"{__name__}.{home}" for home, names in _NAMES.items() for name in names}
-_MODULES = {"guard_conformance"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(home), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _NAMES)

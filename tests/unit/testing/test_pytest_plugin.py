@@ -93,6 +93,8 @@ def test_loading_the_plugin_imports_nothing_that_a_server_needs() -> None:
     ours = {name for name in loaded if name.partition(".")[0] == "zklock"}
     assert ours == {
         "zklock",
+        "zklock._ground",
+        "zklock._ground.lazy",
         "zklock._version",
         "zklock.testing",
         "zklock.testing.switches",

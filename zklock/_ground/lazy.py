@@ -1,0 +1,28 @@
+"""Packages whose names are loaded when they are first used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy(
+    package: str, names: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``; ``names``: its names, by their modules.
+
+    A module that does not have a name is what this name stands for.
+    """
+    homes = {name: home for home, there in names.items() for name in there}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(homes[name])
+        found = vars(module).get(name, module)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes})
