@@ -1,14 +1,4 @@
-"""The errors of test servers.
-
-::
-
-    ZkLockError
-     └─ ServerError
-         ├─ BackendUnavailable   nothing here can run ZooKeeper; says what to install or set
-         ├─ StartFailed          a server ended or did not serve in time; carries its log's tail
-         ├─ NotServing           it answers, but has no quorum or is still loading
-         └─ NotSupported         the backend cannot do that; ask ``capabilities`` first
-"""
+"""The errors of test servers, below `ZkLockError`."""
 
 from __future__ import annotations
 

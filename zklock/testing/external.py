@@ -90,9 +90,6 @@ class ExternalNode(Node):
     def running(self) -> bool:
         return True
 
-    def log_tail(self, lines: int) -> str:
-        return ""
-
     def close(self) -> None:
         """Leave the server as it is."""
 

@@ -20,7 +20,7 @@ from zklock.testing.errors import BackendUnavailable, StartFailed
 from zklock.testing.ports import LOOPBACK, free_ports, is_free
 from zklock.testing.relay import PeerRelay
 from zklock.testing.settings import Settings
-from zklock.testing.watchdog import Watchdog
+from zklock.testing.watchdog import Watchdog, forgotten_by_children
 
 DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")
 DEBIAN_LOGGER = Path("/usr/share/java/slf4j-simple.jar")
@@ -287,10 +287,7 @@ class JavaNode(Node):
         return self._process is not None and self._process.poll() is None
 
     def log_tail(self, lines: int) -> str:
-        try:
-            text = self._log.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
     def read_snapshot(self) -> tuple[str, bytes]:
@@ -328,7 +325,7 @@ class JavaGroup(Group):
         self.nodes = [
             JavaNode(
                 installation,
-                settings if settings.data_dir is None else _own_folder(settings, i + 1),
+                replace(settings, data_dir=settings.data_dir and settings.data_dir / str(i + 1)),
                 clients[i],
                 server_id=i + 1,
                 peers=peers,
@@ -347,11 +344,6 @@ class JavaGroup(Group):
         for node in self.nodes:
             node.close()
         self._relay.close()
-
-
-def _own_folder(settings: Settings, server_id: int) -> Settings:
-    assert settings.data_dir is not None
-    return replace(settings, data_dir=settings.data_dir / str(server_id))
 
 
 def socks_options(port: int) -> tuple[str, ...]:
@@ -381,14 +373,5 @@ def _java(environ: Mapping[str, str]) -> str | None:
     return shutil.which("java", path=environ.get("PATH"))
 
 
-_alive: set[JavaNode] = set()
-
-
-def _after_fork() -> None:
-    # A child of fork() that outlives this process would keep the watchers waiting.
-    for node in _alive:
-        node._forget()
-    _alive.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# A child that outlives this process would keep the watchers waiting.
+_alive = forgotten_by_children(JavaNode._forget)

@@ -7,7 +7,6 @@ import random
 import re
 import socket
 from pathlib import Path
-from typing import Protocol
 
 LOOPBACK = "127.0.0.1"
 _LOWEST = 10240
@@ -43,11 +42,10 @@ def is_free(port: int) -> bool:
     """Whether a server could listen on this loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with contextlib.suppress(OSError):
             probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
 
 def _ephemeral_start() -> int:
@@ -58,14 +56,7 @@ def _ephemeral_start() -> int:
     return first if first > _LOWEST + 2000 else 32768
 
 
-class Socket(Protocol):
-    """What can be shut down: a socket, or asyncio's."""
-
-    def shutdown(self, how: int, /) -> object:
-        """End a direction, or both."""
-
-
-def shut(link: Socket) -> None:
+def shut(link: socket.socket) -> None:
     """End a connection, or listening: closing does not, while a forked child has a copy."""
     with contextlib.suppress(OSError):
         link.shutdown(socket.SHUT_RDWR)

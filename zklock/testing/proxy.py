@@ -31,7 +31,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
-from weakref import WeakSet
 
 from zklock._ground import threads
 from zklock._ground.clock import clock
@@ -543,7 +542,7 @@ class FaultProxy(_Hub):
 
 
 # The thread and the connections belong to the parent.
-_running: WeakSet[_Hub] = forgotten_by_children(lambda hub: setattr(hub, "_closed", True))
+_running: set[_Hub] = forgotten_by_children(lambda hub: setattr(hub, "_closed", True))
 
 
 def _snapshot(pair: Pair) -> Connection:

@@ -21,8 +21,7 @@ class EmbeddedBackend(Backend):
 
     name: ClassVar[str] = "embedded"
 
-    def __init__(self) -> None:
-        self.capabilities = frozenset({Capability.CONTROL, Capability.CONFIGURE, Capability.DATA})
+    capabilities = frozenset({Capability.CONTROL, Capability.CONFIGURE, Capability.DATA})
 
     def describe(self) -> str:
         return f"embedded ({NOTICE})"
@@ -73,9 +72,6 @@ class EmbeddedNode(Node):
 
     def running(self) -> bool:
         return self._server.running
-
-    def log_tail(self, lines: int) -> str:
-        return ""
 
     def set_child_counter(self, path: str, value: int) -> bool:
         self._server.set_child_counter(path, value)

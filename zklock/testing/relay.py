@@ -40,7 +40,6 @@ class PeerRelay:
         self._members = dict(members)
         self._isolated: set[int] = set()
         self._links: dict[frozenset[int], asyncio.Event] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.SelectorEventLoop()  # whatever loops the program under test has
         self._thread = threading.Thread(
@@ -55,7 +54,7 @@ class PeerRelay:
     async def _open(self, size: int) -> list[int]:
         for index in range(size):
             self._servers.append(
-                await asyncio.start_server(functools.partial(self._accept, index), LOOPBACK, 0)
+                await asyncio.start_server(functools.partial(self._serve, index), LOOPBACK, 0)
             )
         for index in range(size):
             for other in range(index):
@@ -91,17 +90,11 @@ class PeerRelay:
     async def _shut(self) -> None:
         for server in self._servers:
             server.close()
-        for task in self._tasks:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # aborted transports report their end in the next turn of the loop
-
-    def _accept(
-        self, source: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        task = self._loop.create_task(self._serve(source, reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _serve(
         self, source: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

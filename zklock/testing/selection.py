@@ -27,8 +27,7 @@ def choose_backend(
     """
     if isinstance(wanted, Backend):
         return wanted
-    name = wanted or environ.get(BACKEND_VARIABLE) or None
-    if name is not None:
+    if name := wanted or environ.get(BACKEND_VARIABLE):
         if name not in NAMES:
             raise ValueError(f"no backend {name!r}; there are {', '.join(NAMES)}")
         return _MAKERS[name](environ)

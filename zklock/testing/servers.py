@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from zklock._ground.addresses import server_name
 from zklock._ground.numbers import check_int
 from zklock.testing import snapshot
 from zklock.testing.backend import Backend, Capability, Node
@@ -143,8 +145,7 @@ class ZooKeeperServer(_Run):
     @property
     def hosts(self) -> str:
         """Host and port, as clients take them: ``"127.0.0.1:2181"``, or ``"[::1]:2181"``."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return server_name(self.host, self.port)
 
     @property
     def running(self) -> bool:
@@ -239,10 +240,13 @@ class ZooKeeperServer(_Run):
 
     def mode(self) -> str | None:
         """Return "standalone", "leader" or "follower"; ``None`` while it does not serve."""
-        try:
-            return self.status(timeout=1.0).mode
-        except (OSError, NotServing):
-            return None
+        status = self._status_if_serving()
+        return None if status is None else status.mode
+
+    def _status_if_serving(self) -> ServerStatus | None:
+        with contextlib.suppress(OSError, NotServing):
+            return self.status(timeout=1.0)
+        return None
 
     def log_tail(self, lines: int = _LOG_LINES) -> str:
         """Return the last lines of its log, as far as the backend can see one."""
@@ -385,11 +389,8 @@ class Ensemble(_Run):
     def _find_leader(self) -> ZooKeeperServer | None:
         leading = []
         for index, server in enumerate(self.servers):
-            try:
-                status = server.status(timeout=1.0)
-            except (OSError, NotServing):
-                continue
-            if status.mode == "leader":
+            status = server._status_if_serving()
+            if status is not None and status.mode == "leader":
                 leading.append((index not in self._cut, status.zxid >> 32, index))
         return self.servers[max(leading)[-1]] if leading else None
 

@@ -49,12 +49,9 @@ class Settings:
 
     def extra_config(self) -> dict[str, str]:
         """Return the entries of ``zoo.cfg`` for which this class has no field."""
-        entries = {}
-        if self.min_session_timeout is not None:
-            entries["minSessionTimeout"] = str(self.min_session_timeout)
-        if self.max_session_timeout is not None:
-            entries["maxSessionTimeout"] = str(self.max_session_timeout)
-        return entries | dict(self.config)
+        least, most = self.min_session_timeout, self.max_session_timeout
+        entries = {"minSessionTimeout": least, "maxSessionTimeout": most}
+        return {name: str(it) for name, it in entries.items() if it is not None} | {**self.config}
 
     def java_arguments(self) -> list[str]:
         """Return the options that the caller wants for Java."""

@@ -49,15 +49,12 @@ class ServerStatus:
                 raise NotServing(text.strip())
             raise ValueError(f"not the answer to srvr: {text[:200]!r}")
         release = re.match(r"\d+(\.\d+)*", fields.get("zookeeper version", ""))
+        counts = ("connections", "outstanding", "node count", "received", "sent")
         return cls(
-            version=release[0] if release else "unknown",
-            mode=fields["mode"],
-            zxid=int(fields.get("zxid", "0"), 16),
-            connections=int(fields.get("connections", "0")),
-            outstanding=int(fields.get("outstanding", "0")),
-            node_count=int(fields.get("node count", "0")),
-            received=int(fields.get("received", "0")),
-            sent=int(fields.get("sent", "0")),
+            release[0] if release else "unknown",
+            fields["mode"],
+            int(fields.get("zxid", "0"), 16),
+            *(int(fields.get(count, "0")) for count in counts),
         )
 
 

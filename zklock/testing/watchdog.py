@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -15,12 +14,12 @@ T = TypeVar("T")
 _WAIT = 'read -r word || exec "$@"'
 
 
-def forgotten_by_children(forget: Callable[[T], object]) -> weakref.WeakSet[T]:
+def forgotten_by_children(forget: Callable[[T], object]) -> set[T]:
     """Return a set for what belongs to this process alone: a forked child calls ``forget``."""
-    mine: weakref.WeakSet[T] = weakref.WeakSet()
+    mine: set[T] = set()
 
     def after_fork() -> None:
-        for each in list(mine):
+        for each in mine:
             forget(each)
         mine.clear()
 
