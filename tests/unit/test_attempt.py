@@ -32,7 +32,6 @@ from zklock._core.pulse import LATE_TIMEOUTS
 from zklock._ground.loss import LossReason
 from zklock._recipes.effects import Create, Failed, List, Pause, Recipe, Sync
 from zklock._recipes.steps import delete
-from zklock.testing.zookeeper import messages
 
 BEAT = TIMEOUT / 10
 SOON = 3 * TIMEOUT
@@ -197,7 +196,9 @@ def test_a_create_that_is_carried_out_late_is_deleted(late: float) -> None:
     assert uuid not in grant.path
     request = next(it for _, it in world.sent if isinstance(it, Create) and uuid in it.prefix)
     acl = made.tree.nodes[PATH].acl
-    made.request_late(0, session, messages.Create(request.prefix, request.data, list(acl), 3), 0)
+    made._transact(
+        0, lambda it: it.create(request.prefix, request.data, acl, session, numbered=True)
+    )
     assert len(world.server.names()) == 2
     world.run(60.0)
     assert world.server.names() == [grant.path.rpartition("/")[2]]

@@ -29,7 +29,7 @@ from tests.unit.simulator.network import Network, SimulatedLink
 from tests.unit.simulator.system import System
 from zklock.testing.zookeeper import messages, words
 from zklock.testing.zookeeper.codec import Acl, Op, Splitter
-from zklock.testing.zookeeper.machine import WRITES, Body, Machine, Rules, Write
+from zklock.testing.zookeeper.machine import WRITES, Body, Machine, Rules, Write, _Link
 from zklock.testing.zookeeper.messages import (
     Answer,
     Close,
@@ -85,6 +85,19 @@ class Leader(Machine[SimulatedLink]):
     hears: Hears | None = None
     rights: Refuses | None = None
     _ends = False  # the session whose request is carried out
+
+    def request_late(
+        self, connection: SimulatedLink, session_id: int, request: Request, now: int
+    ) -> None:
+        """Carry out a request that was under way when its connection ended.
+
+        The session lives on, on another connection. The answer goes to the one that has ended.
+        """
+        session = self.sessions.find(session_id)
+        if isinstance(request, Close):
+            self.expire(session_id, now)
+        elif session is not None:
+            self._serve(connection, _Link(session, session.timeout), 0, request, now)
 
     def _serve(
         self, connection: SimulatedLink, link: Any, xid: int, request: Request, now: int
@@ -174,7 +187,7 @@ class Follower:
             if not link.over:
                 self._take(link, frame)
         if opaque and words.is_word(opaque[:4]):
-            view = words.View(self._ensemble.machine, 2181, len(self.known), 0, 0)
+            view = words.View(self._ensemble.machine, 2181, 0, 0, [("", 0)] * len(self.known))
             answer = words.answer(opaque[:4], view)
             link.down.send(b"not currently serving\n" if self.given_up else answer)
             link.down.send(None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, TypeVar
 
 from zklock.testing.ports import LOOPBACK
+from zklock.testing.zookeeper.codec import Splitter
 from zklock.testing.zookeeper.machine import Machine
 from zklock.testing.zookeeper.server import Connection, EmbeddedServer
 
@@ -80,7 +81,7 @@ class SimulatedServer(EmbeddedServer):
 
         def take() -> None:
             link.setblocking(False)
-            connection = Connection(link, LOOPBACK, self._max_frame)
+            connection = Connection(link, LOOPBACK, Splitter(self._max_frame))
             self._connections[connection] = None
             self._adopted[connection] = owner
             if owner not in self._cut:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -77,7 +77,7 @@ class Waits:
         """Whether a thread may still act on the end of its wait."""
         now = clock()
         for thread, until in list(self._woken.items()):
-            if until > now and _runs(thread):
+            if until > now and thread in sys._current_frames():
                 return True
             self._woken.pop(thread, None)
         return False
@@ -407,8 +407,11 @@ class _SimulatedBell(Event):
         self._handler = handler
 
     def wait(self, seconds: float | None = None) -> bool:
-        with self._handler.resting():
+        self._handler.rests(True)
+        try:
             return super().wait(seconds)
+        finally:
+            self._handler.rests(False)
 
 
 class SimulatedHandler(Handler):
@@ -504,16 +507,10 @@ class SimulatedHandler(Handler):
         """Wait; in kazoo's main loop without a limit."""
         return super().select(rlist, wlist, xlist, timeout if len(rlist) < 2 else None)
 
-    @contextmanager
-    def resting(self) -> Iterator[None]:
-        """Note that the connection thread waits, and that nothing has come for it."""
-        self._backoffs = True
+    def rests(self, so: bool) -> None:
+        """Note whether the connection thread waits, and nothing has come for it."""
+        self._backoffs = so
         self.side.stirs()
-        try:
-            yield
-        finally:
-            self._backoffs = False
-            self.side.stirs()
 
     # For zklock.
 
@@ -610,7 +607,3 @@ def _on_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _runs(thread: int) -> bool:
-    return any(each.ident == thread for each in threading.enumerate())

@@ -92,14 +92,11 @@ class Malformed(ValueError):
     """The bytes are no such record."""
 
 
-class Field:
+class Field(NamedTuple):
     """How a value is written, and how it is read at an offset, with the offset behind it."""
 
-    def __init__(
-        self, write: Callable[[Any], bytes], read: Callable[[bytes, int], tuple[Any, int]]
-    ) -> None:
-        self.write = write
-        self.read = read
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes, int], tuple[Any, int]]
 
 
 def _number(code: str) -> Field:

@@ -51,10 +51,9 @@ class ScriptedFault:
         """Count this request; whether the fault strikes it."""
         if isinstance(request, Unknown) or not self.armed:
             return False
-        if self._ops is None:
-            if isinstance(request, _COUNTED_IF_NAMED):
-                return False
-        elif request.op.title not in self._ops:
+        if self._ops is None and isinstance(request, _COUNTED_IF_NAMED):
+            return False
+        if self._ops is not None and request.op.title not in self._ops:
             return False
         self._left -= 1
         self.struck += 1

@@ -58,20 +58,7 @@ _TTL_MODES = range(5, 7)
 Body: TypeAlias = tuple[Any, ...]
 Write: TypeAlias = Part | messages.SetAcl | messages.Multi | messages.Reconfig
 WRITES = get_args(Write)
-_TRANSACTIONS = frozenset(
-    {
-        Op.CREATE,
-        Op.CREATE2,
-        Op.CREATE_CONTAINER,
-        Op.CREATE_TTL,
-        Op.RECONFIG,
-        Op.DELETE,
-        Op.SET_DATA,
-        Op.SET_ACL,
-        Op.MULTI,
-        Op.CHECK,
-    }
-)
+_TRANSACTIONS = frozenset(op for op, kind in messages.KINDS.items() if kind in WRITES)
 _FIRST_SESSION = 1 << 56
 
 
@@ -187,17 +174,6 @@ class Machine(Generic[C]):
         else:
             self._serve(connection, link, xid, request, now)
 
-    def request_late(self, connection: C, session_id: int, request: Request, now: int) -> None:
-        """Carry out a request that was under way when its connection ended.
-
-        The session lives on, on another connection. The answer goes to the one that has ended.
-        """
-        session = self.sessions.find(session_id)
-        if isinstance(request, messages.Close):
-            self.expire(session_id, now)
-        elif session is not None:
-            self._serve(connection, _Link(session, session.timeout), 0, request, now)
-
     def throttle(self, connection: C, xid: int, now: int) -> None:
         """Answer a request by ThrottledOp instead of carrying it out."""
         link = self._links.get(connection)
@@ -257,10 +233,6 @@ class Machine(Generic[C]):
     def set_child_counter(self, path: str, value: int) -> None:
         """Make the next sequential child of ``path`` get this number; `KeyError` without a node."""
         self.tree.nodes[path].counter = signed(value)
-
-    def session_of(self, connection: C) -> int:
-        """Return the id of a connection's session."""
-        return self._links[connection].session.id
 
     def linked(self, connection: C) -> int:
         """Return the id of a connection's session, 0 if it has none."""

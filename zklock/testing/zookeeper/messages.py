@@ -258,7 +258,7 @@ class HangUp(NamedTuple):
 Message: TypeAlias = Connected | Answer | WatchEvent | HangUp
 
 _SYNC_CONNECTED = 3
-_KINDS: Final[dict[Op, Any]] = {
+KINDS: Final[dict[Op, Any]] = {
     **{
         kind._field_defaults["op"]: kind
         for kind in get_args(Request)
@@ -267,6 +267,7 @@ _KINDS: Final[dict[Op, Any]] = {
     **dict.fromkeys((Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL), Create),
     Op.GET_CHILDREN2: GetChildren,
 }
+"""What is asked by each operation."""
 
 
 def read_connect(frame: bytes) -> Connect:
@@ -278,7 +279,7 @@ def read_connect(frame: bytes) -> Connect:
 def read_request(frame: bytes) -> tuple[int, Request]:
     """Read any other frame: ``xid`` and request; `Malformed` if it has no header."""
     (xid, code), at = codec.ASKED.unpack(frame)
-    if code not in _KINDS:
+    if code not in KINDS:
         return xid, Unknown(code)
     try:
         return xid, _request(code, codec.REQUESTS[code].unpack(frame, at)[0])
@@ -292,7 +293,7 @@ def _request(code: int, values: tuple[Any, ...]) -> Request:
         values = (tuple([_request(*part) for part in values[0]]),)
     elif op is Op.AUTH:
         values = values[1:]
-    kind = _KINDS[op]
+    kind = KINDS[op]
     request: Request = kind(*values[: len(kind._fields) - 1], op=op)
     return request
 

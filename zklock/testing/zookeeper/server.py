@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from zklock._ground import threads
@@ -48,20 +48,19 @@ _CALL_SECONDS = 30.0
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """A client's socket, with what is not yet read or written."""
 
-    __slots__ = ("address", "ends", "greeted", "later", "mask", "outbox", "socket", "splitter")
-
-    def __init__(self, link: socket.socket, address: str, longest: int) -> None:
-        self.socket = link
-        self.address = address
-        self.splitter = Splitter(longest)
-        self.outbox = bytearray()
-        self.later: deque[tuple[float, bytes | None]] = deque()  # when to send what; None: the end
-        self.greeted = False
-        self.ends = False  # once the outbox is empty
-        self.mask = _READ
+    socket: socket.socket
+    address: str
+    splitter: Splitter
+    outbox: bytearray = field(default_factory=bytearray)
+    later: deque[tuple[float, bytes | None]] = field(default_factory=deque)
+    """When to send what; ``None``: the end."""
+    greeted: bool = False
+    ends: bool = False  # once the outbox is empty
+    mask: int = _READ
 
     def say(self, data: bytes | None, due: float | None = None) -> None:
         """Queue bytes, or the end; at once, or at this time."""
@@ -113,7 +112,7 @@ class _Sockets:
     @property
     def hosts(self) -> str:
         """``"host:port"``, as clients take it; the same after every restart."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return server_name(self.host, self.port)
 
     def _now(self) -> int:
         return time.monotonic_ns() // 1_000_000
@@ -183,13 +182,6 @@ class _Sockets:
             except BaseException as error:
                 done.set_exception(error)
 
-    def _silence(self, *, muted: bool | None = None, frozen: bool | None = None) -> None:
-        was = self._frozen
-        self._muted = self._muted if muted is None else muted
-        self._frozen = was if frozen is None else frozen
-        if was and not self._frozen:
-            self._advance()
-
     def _listen(self) -> None:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -219,7 +211,7 @@ class _Sockets:
             return
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(link, address[0].partition("%")[0], self._max_frame)
+        connection = Connection(link, address[0].partition("%")[0], Splitter(self._max_frame))
         self._connections[connection] = None
         self._selector.register(link, _READ, connection)
 
@@ -228,17 +220,15 @@ class _Sockets:
             return
         if mask & _READ:
             try:
-                data = connection.socket.recv(_CHUNK)
+                data: bytes | None = connection.socket.recv(_CHUNK)
             except BlockingIOError:
-                pass
+                data = None
             except OSError:
-                self._lose(connection)
-                return
-            else:
-                if not data:
-                    self._lose(connection)
-                    return
+                data = b""
+            if data:
                 self._read(connection, data)
+            elif data is not None:
+                self._lose(connection)
         if mask & _WRITE:
             self._flush(connection)
 
@@ -358,7 +348,6 @@ class _Sockets:
         return words.View(
             machine=self._machine,
             port=self.port,
-            connections=len(self._connections),
             received=self._received,
             sent=self._sent,
             clients=[
@@ -525,16 +514,21 @@ class EmbeddedServer(_Sockets):
 
     def mute(self, on: bool = True) -> None:
         """Read and answer nothing, accept nothing; sessions expire all the same."""
-        self._call(lambda: self._silence(muted=on))
+        self._call(lambda: setattr(self, "_muted", on))
 
     def pause(self) -> None:
         """Freeze, as a process that is stopped: nothing happens but that time goes on."""
-        self._call(lambda: self._silence(frozen=True))
+        self._call(lambda: setattr(self, "_frozen", True))
 
     def resume(self) -> None:
         """Go on after `pause`. What has expired meanwhile ends first."""
+
+        def go_on() -> None:
+            self._frozen = False
+            self._advance()
+
         if self.running:
-            self._call(lambda: self._silence(frozen=False))
+            self._call(go_on)
 
     def refuse(self, on: bool = True) -> None:
         """Refuse new connections; the present ones stay."""

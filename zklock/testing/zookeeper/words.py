@@ -22,10 +22,9 @@ VERSION = f"{RELEASE}-zklock-embedded, never for production, built on {sys.platf
 class View:
     machine: Machine[Any]
     port: int
-    connections: int
     received: int
     sent: int
-    clients: Sequence[tuple[str, int]] = ()
+    clients: Sequence[tuple[str, int]]
     """The address of each connection, and its session; 0 if it has none."""
 
     @property
@@ -39,7 +38,7 @@ def _srvr(view: View) -> str:
         "Latency min/avg/max: 0/0.0/0\n"
         f"Received: {view.received}\n"
         f"Sent: {view.sent}\n"
-        f"Connections: {view.connections}\n"
+        f"Connections: {len(view.clients)}\n"
         "Outstanding: 0\n"
         f"Zxid: {view.machine.zxid:#x}\n"
         f"Mode: {view.mode}\n"
@@ -75,7 +74,7 @@ def _mntr(view: View) -> str:
     figures = {
         "version": VERSION,
         "server_state": view.mode,
-        "num_alive_connections": view.connections,
+        "num_alive_connections": len(view.clients),
         "packets_received": view.received,
         "packets_sent": view.sent,
         "outstanding_requests": 0,
@@ -91,7 +90,7 @@ def _wchp(view: View) -> str:
     lines: list[str] = []
     for path, watching in view.machine.watches.by_path().items():
         lines.append(path)
-        lines += [f"\t{view.machine.session_of(connection):#x}" for connection in watching]
+        lines += [f"\t{view.machine.linked(connection):#x}" for connection in watching]
     return "".join(f"{line}\n" for line in lines)
 
 
