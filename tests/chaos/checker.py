@@ -38,7 +38,7 @@ class Violation:
     what: str
 
     def __str__(self) -> str:
-        return f"{self.rule.name} at {self.at:.6f}: {self.what}"
+        return f"{self.at:.6f}: {self.what} (not so: {self.rule.value})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,8 @@ class Bounds:
 class Verdict:
     """The violations, and the figures of the run.
 
-    ``margins``: for each way in which a grant ended (a ``LossReason``'s name, ``RELEASED``,
-    ``CRASHED``), the smallest time from the end of its interval to the next grant. ``noticed``: for
-    each reason, the smallest time from when the holder noticed a loss to the next grant. It leaves
-    out holders that were paused meanwhile.
+    ``noticed``: for each reason, the smallest time from when the holder noticed a loss to the next
+    grant. It leaves out holders that were paused meanwhile.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -70,7 +68,6 @@ class Verdict:
     ends: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     writes: Counter[str] = field(default_factory=Counter)
-    margins: dict[str, float] = field(default_factory=dict)
     noticed: dict[str, float] = field(default_factory=dict)
 
 
@@ -122,7 +119,7 @@ def _order(case: _Case) -> None:
                 what = f"{grant} began {-margin:.6f} s before the end of {latest}"
                 case.violate(Rule.EXCLUSION, grant.began, what)
             if latest.broken == math.inf:
-                _note_margins(case, latest, grant.began, margin)
+                _note_margin(case, latest, grant.began)
             again = grant.use and grant.node == one.node and grant.token == one.token
             if grant.token <= one.token and not again:
                 what = f"{grant.token} of {grant} after {one.token} of {one}"
@@ -133,13 +130,12 @@ def _order(case: _Case) -> None:
             case.violate(Rule.TOKENS, grant.began, f"{grant} has token {grant.token}")
 
 
-def _note_margins(case: _Case, before: Holding, began: float, margin: float) -> None:
-    verdict, how = case.verdict, before.ended_by
-    verdict.margins[how] = min(margin, verdict.margins.get(how, math.inf))
-    if before.losses:
-        noticed = before.losses[0]["noticed"]
+def _note_margin(case: _Case, before: Holding, began: float) -> None:
+    for loss in before.losses[:1]:
+        noticed, known = loss["noticed"], case.verdict.noticed
         if not case.paused(before.source, before.end - case.bounds.slack, noticed):
-            verdict.noticed[how] = min(began - noticed, verdict.noticed.get(how, math.inf))
+            how = before.ended_by
+            known[how] = min(began - noticed, known.get(how, math.inf))
 
 
 def _kept(case: _Case) -> None:

@@ -14,9 +14,10 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -50,49 +51,14 @@ class Track(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault."""
+    """A kind of fault, and what carries it out."""
 
     name: str
     track: Track
     weight: float
     shortest: float
     longest: float
-
-
-KINDS: Sequence[Kind] = (
-    Kind("kill leader", Track.SERVERS, 3, 0.1, 2),
-    Kind("kill follower", Track.SERVERS, 2, 0.1, 2),
-    Kind("kill majority", Track.SERVERS, 1, 0.1, 2),
-    Kind("restart leader", Track.SERVERS, 1, 0, 0),
-    Kind("restart follower", Track.SERVERS, 1, 0, 0),
-    Kind("pause leader", Track.SERVERS, 2, 0.2, 4),
-    Kind("pause follower", Track.SERVERS, 2, 0.2, 4),
-    Kind("cut leader", Track.SERVERS, 3, 0.5, 4),
-    Kind("cut follower", Track.SERVERS, 4, 0.5, 4),
-    Kind("cut leader, restart followers", Track.SERVERS, 3, 2, 4),
-    Kind("drop connections", Track.CLIENTS, 4, 0, 0),
-    Kind("cut clients", Track.CLIENTS, 3, 0.2, 2),
-    Kind("black hole", Track.CLIENTS, 3, 0.2, 2),
-    Kind("black hole to server", Track.CLIENTS, 2, 0.2, 2),
-    Kind("black hole to client", Track.CLIENTS, 2, 0.2, 2),
-    Kind("delay", Track.CLIENTS, 3, 0.5, 3),
-    Kind("hold", Track.CLIENTS, 3, 0.2, 2),
-    Kind("delete holder's node", Track.CLIENTS, 2, 0, 0),
-    Kind("delete empty lock", Track.CLIENTS, 2, 0.2, 0.5),
-    Kind("kill worker", Track.WORKERS, 2, 0.1, 1),
-    Kind("pause worker", Track.WORKERS, 3, 0.3, 3),
-    Kind("blink worker", Track.WORKERS, 3, 0.02, 0.3),
-    Kind("pool: kill", Track.POOL, 1, 0, 0),
-    Kind("pool: pause", Track.POOL, 1, 0.1, 2),
-    Kind("pool: drain", Track.POOL, 1, 0, 0.25),
-    Kind("pool: weigh", Track.POOL, 1, 0, 0),
-    Kind("pool: leave", Track.POOL, 1, 0, 0),
-    Kind("pool: resize", Track.POOL, 1, 0, 0),
-)
-
-
-UPGRADE = Kind("upgrade", Track.SERVERS, 0, 0, 0)
-"""A server is stopped, and comes back as one of another release."""
+    act: Callable[[Nemesis, Fault], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,38 +125,6 @@ class Nemesis:
         ]
         self._failure: BaseException | None = None
         self._begun = 0.0
-        leader, follower = self._ensemble.leader, self._follower
-        self._carry_out: Mapping[str, Callable[[Fault], None]] = {
-            "kill leader": lambda it: self._kill(it, [leader()]),
-            "kill follower": lambda it: self._kill(it, [follower(it)]),
-            "kill majority": lambda it: self._kill(it, [leader(), follower(it)]),
-            "restart leader": lambda it: self._restart(it, leader()),
-            "restart follower": lambda it: self._restart(it, follower(it)),
-            "pause leader": lambda it: self._pause_server(it, leader()),
-            "pause follower": lambda it: self._pause_server(it, follower(it)),
-            "cut leader": lambda it: self._cut(it, leader()),
-            "cut follower": lambda it: self._cut(it, follower(it)),
-            "cut leader, restart followers": lambda it: self._cut(it, leader(), restart=True),
-            "drop connections": lambda it: self._network(it, FaultProxy.drop),
-            "cut clients": lambda it: self._network(it, FaultProxy.cut),
-            "black hole": lambda it: self._network(it, FaultProxy.blackhole),
-            "black hole to server": lambda it: self._network(
-                it, lambda proxy: proxy.blackhole(to_client=False)
-            ),
-            "black hole to client": lambda it: self._network(
-                it, lambda proxy: proxy.blackhole(to_server=False)
-            ),
-            "delay": lambda it: self._network(
-                it, lambda proxy: proxy.delay(it.degree * self._session / 3)
-            ),
-            "hold": lambda it: self._network(it, FaultProxy.hold),
-            "delete holder's node": self._break,
-            "delete empty lock": self._prune,
-            "kill worker": self._kill_worker,
-            "pause worker": self._pause_worker,
-            "blink worker": self._pause_worker,
-            **{kind.name: self._pool for kind in KINDS if kind.track is Track.POOL},
-        }
 
     def start(self) -> None:
         """Begin."""
@@ -216,7 +150,7 @@ class Nemesis:
                 if due is not None and clock() - self._begun >= due[1]:
                     self._restart(Fault(due[1], UPGRADE, 0, 0, 0), self._ensemble.servers[due[0]])
                     due = next(upgrades, None)
-                self._carry_out[fault.kind.name](fault)
+                fault.kind.act(self, fault)
         except BaseException as error:
             log.exception("the nemesis failed")
             self._failure = error
@@ -231,12 +165,16 @@ class Nemesis:
 
     # Servers.
 
-    def _follower(self, fault: Fault) -> ZooKeeperServer:
-        followers = self._others(self._ensemble.leader())
-        return followers[int(fault.pick * len(followers))]
-
     def _others(self, server: ZooKeeperServer) -> list[ZooKeeperServer]:
         return [each for each in self._ensemble.servers if each is not server]
+
+    def _hit(self, fault: Fault) -> list[ZooKeeperServer]:
+        """Return whom it strikes: that is in the name of its kind."""
+        leader = self._ensemble.leader()
+        followers = self._others(leader)
+        follower = followers[int(fault.pick * len(followers))]
+        whom = fault.kind.name.replace(",", "").split()[1]
+        return {"leader": [leader], "follower": [follower], "majority": [leader, follower]}[whom]
 
     @contextlib.contextmanager
     def _serving_again(self, fault: Fault, *servers: ZooKeeperServer) -> Iterator[None]:
@@ -248,13 +186,17 @@ class Nemesis:
             with contextlib.suppress(StartFailed):
                 self._ensemble.wait_until_serving(SERVING_SECONDS)
 
-    def _kill(self, fault: Fault, servers: Sequence[ZooKeeperServer]) -> None:
+    def kill(self, fault: Fault) -> None:
+        servers = self._hit(fault)
         with self._serving_again(fault, *servers):
             for server in servers:
                 server.kill()
             self._last(fault)
             for server in servers:
                 server.launch()
+
+    def restart(self, fault: Fault) -> None:
+        self._restart(fault, *self._hit(fault))
 
     def _restart(self, fault: Fault, server: ZooKeeperServer) -> None:
         with self._serving_again(fault, server):
@@ -263,16 +205,18 @@ class Nemesis:
                 self._victims.upgrade(self._ensemble.servers.index(server))
             server.launch()
 
-    def _pause_server(self, fault: Fault, server: ZooKeeperServer) -> None:
+    def pause(self, fault: Fault) -> None:
+        (server,) = self._hit(fault)
         with self._serving_again(fault, server):
             server.pause()
             self._last(fault)
             server.resume()
 
-    def _cut(self, fault: Fault, server: ZooKeeperServer, *, restart: bool = False) -> None:
+    def cut(self, fault: Fault) -> None:
+        (server,) = self._hit(fault)
         with self._serving_again(fault, server):
             self._ensemble.cut_from_peers(server)
-            others = self._others(server) if restart else []
+            others = self._others(server) if "restart" in fault.kind.name else []
             for other in others:
                 other.kill()
             for other in others:
@@ -282,7 +226,7 @@ class Nemesis:
 
     # The network of the clients.
 
-    def _network(self, fault: Fault, begin: Callable[[FaultProxy], None]) -> None:
+    def network(self, fault: Fault, begin: Callable[[FaultProxy], None]) -> None:
         group = self._victims.proxies[int(fault.pick * len(self._victims.proxies))]
         some = group if fault.degree < 0.6 else group[: 1 + int(fault.degree * 10) % 2]
         self._note(fault, *(proxy.hosts for proxy in some))
@@ -291,6 +235,9 @@ class Nemesis:
         self._last(fault)
         for proxy in some:
             proxy.restore()
+
+    def delay(self, fault: Fault) -> None:
+        self.network(fault, lambda proxy: proxy.delay(fault.degree * self._session / 3))
 
     @contextlib.contextmanager
     def _operating(self) -> Iterator[KazooClient]:
@@ -305,7 +252,7 @@ class Nemesis:
     def _lock(self, fault: Fault) -> str:
         return self._victims.locks[int(fault.pick * len(self._victims.locks))]
 
-    def _break(self, fault: Fault) -> None:
+    def delete_node(self, fault: Fault) -> None:
         lock = self._lock(fault)
         with contextlib.suppress(*UNANSWERED), self._operating() as client:
             children = client.get_children_async(lock).get(timeout=5)
@@ -315,7 +262,7 @@ class Nemesis:
                 self._history.note("break", node=node)
                 client.delete_async(node).get(timeout=5)
 
-    def _prune(self, fault: Fault) -> None:
+    def delete_lock(self, fault: Fault) -> None:
         """Delete a lock's parent as soon as it is found empty: its numbers start again at 0."""
         with contextlib.suppress(*UNANSWERED), self._operating() as client:
             until = clock() + fault.seconds
@@ -327,7 +274,7 @@ class Nemesis:
 
     # Workers.
 
-    def _kill_worker(self, fault: Fault) -> None:
+    def kill_worker(self, fault: Fault) -> None:
         number = int(fault.pick * self._victims.workers.count)
         worker = self._victims.workers.kill(number)
         if worker is not None:
@@ -336,7 +283,7 @@ class Nemesis:
             self._last(fault)
             self._victims.workers.start(number)
 
-    def _pause_worker(self, fault: Fault) -> None:
+    def pause_worker(self, fault: Fault) -> None:
         number = int(fault.pick * self._victims.workers.count)
         at = clock()
         worker = self._victims.workers.signal(number, signal.SIGSTOP)
@@ -346,7 +293,7 @@ class Nemesis:
             self._victims.workers.signal(number, signal.SIGCONT)
             self._history.note("pause", at=at, worker=worker, until=clock())
 
-    def _pool(self, fault: Fault) -> None:
+    def pool(self, fault: Fault) -> None:
         pool = self._victims.pool
         worker = pool.workers[int(fault.pick * len(pool.workers))]
         self._note(fault, worker.identity)
@@ -372,3 +319,46 @@ class Nemesis:
                 pool.replace(worker)
             case "resize":
                 worker.ask("shards", round(pool.shards * (0.5 + 1.5 * fault.degree)))
+
+
+TO_SERVER = partial(FaultProxy.blackhole, to_client=False)
+TO_CLIENT = partial(FaultProxy.blackhole, to_server=False)
+
+
+def on_network(begin: Callable[[FaultProxy], None]) -> Callable[[Nemesis, Fault], None]:
+    """Return what begins a fault of some proxies, and ends it."""
+    return lambda nemesis, fault: nemesis.network(fault, begin)
+
+
+KINDS: Sequence[Kind] = (
+    Kind("kill leader", Track.SERVERS, 3, 0.1, 2, Nemesis.kill),
+    Kind("kill follower", Track.SERVERS, 2, 0.1, 2, Nemesis.kill),
+    Kind("kill majority", Track.SERVERS, 1, 0.1, 2, Nemesis.kill),
+    Kind("restart leader", Track.SERVERS, 1, 0, 0, Nemesis.restart),
+    Kind("restart follower", Track.SERVERS, 1, 0, 0, Nemesis.restart),
+    Kind("pause leader", Track.SERVERS, 2, 0.2, 4, Nemesis.pause),
+    Kind("pause follower", Track.SERVERS, 2, 0.2, 4, Nemesis.pause),
+    Kind("cut leader", Track.SERVERS, 3, 0.5, 4, Nemesis.cut),
+    Kind("cut follower", Track.SERVERS, 4, 0.5, 4, Nemesis.cut),
+    Kind("cut leader, restart followers", Track.SERVERS, 3, 2, 4, Nemesis.cut),
+    Kind("drop connections", Track.CLIENTS, 4, 0, 0, on_network(FaultProxy.drop)),
+    Kind("cut clients", Track.CLIENTS, 3, 0.2, 2, on_network(FaultProxy.cut)),
+    Kind("black hole", Track.CLIENTS, 3, 0.2, 2, on_network(FaultProxy.blackhole)),
+    Kind("black hole to server", Track.CLIENTS, 2, 0.2, 2, on_network(TO_SERVER)),
+    Kind("black hole to client", Track.CLIENTS, 2, 0.2, 2, on_network(TO_CLIENT)),
+    Kind("delay", Track.CLIENTS, 3, 0.5, 3, Nemesis.delay),
+    Kind("hold", Track.CLIENTS, 3, 0.2, 2, on_network(FaultProxy.hold)),
+    Kind("delete holder's node", Track.CLIENTS, 2, 0, 0, Nemesis.delete_node),
+    Kind("delete empty lock", Track.CLIENTS, 2, 0.2, 0.5, Nemesis.delete_lock),
+    Kind("kill worker", Track.WORKERS, 2, 0.1, 1, Nemesis.kill_worker),
+    Kind("pause worker", Track.WORKERS, 3, 0.3, 3, Nemesis.pause_worker),
+    Kind("blink worker", Track.WORKERS, 3, 0.02, 0.3, Nemesis.pause_worker),
+    Kind("pool: kill", Track.POOL, 1, 0, 0, Nemesis.pool),
+    Kind("pool: pause", Track.POOL, 1, 0.1, 2, Nemesis.pool),
+    Kind("pool: drain", Track.POOL, 1, 0, 0.25, Nemesis.pool),
+    Kind("pool: weigh", Track.POOL, 1, 0, 0, Nemesis.pool),
+    Kind("pool: leave", Track.POOL, 1, 0, 0, Nemesis.pool),
+    Kind("pool: resize", Track.POOL, 1, 0, 0, Nemesis.pool),
+)
+UPGRADE = Kind("upgrade", Track.SERVERS, 0, 0, 0, Nemesis.restart)
+"""A server is stopped, and comes back as one of another release."""

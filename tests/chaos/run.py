@@ -1,7 +1,7 @@
 """One run: an ensemble, workers, a pool, the nemesis, and the verdict.
 
-Beside what is checked it notes ``settings`` and ``versions``; as ``servers`` what those have
-written down; and as ``witness`` whether they have kept it.
+Beside what is checked it notes ``settings``; as ``servers`` what those have written down; and as
+``witness`` whether they have kept it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
                 workers.close()
                 pool.close()
         after = [server.version() for server in ensemble.servers]
-        history.note("versions", before=before, after=after)
         if settings.upgrade is not None and {*before} & {*after}:
             history.note("error", what=f"not every server was upgraded: {before} to {after}")
         _look(settings, ensemble, folder, history)

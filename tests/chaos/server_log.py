@@ -13,7 +13,7 @@ import math
 import struct
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -144,7 +144,7 @@ def gather(folders: Sequence[Path | None], offset: float) -> list[Change]:
 class Standing:
     """A znode below a lock: from when to when it was there, by the log.
 
-    ``parent``: the zxid that created the lock's path. ``expired``: it went with its session.
+    ``parent``: the zxid that created the lock's path.
     """
 
     path: str
@@ -154,7 +154,6 @@ class Standing:
     parent: int
     since: float
     until: float = math.inf
-    expired: bool = False
 
 
 class ServerLog:
@@ -190,10 +189,9 @@ class ServerLog:
                 )
                 of_session[change.session].append(self.nodes[change.path])
                 continue
-            expired = change.path is None
-            for node in of_session.pop(change.session, ()) if expired else self._at(change.path):
-                if node.until == math.inf:
-                    node.until, node.expired = change.at, expired
+            of_all = change.path is None
+            for node in of_session.pop(change.session, ()) if of_all else self._at(change.path):
+                node.until = min(node.until, change.at)
         self.queues: dict[tuple[str, int], list[Standing]] = defaultdict(list)
         for node in sorted(self.nodes.values(), key=attrgetter("number")):
             self.queues[node.lock, node.parent].append(node)
@@ -214,14 +212,11 @@ def _common(begin: float, end: float, spans: Iterable[tuple[float, float]]) -> f
 class Agreement:
     """What a history and the log of the servers say of each other.
 
-    ``violations``: where they disagree. ``margins``: for each way in which a grant ended, the least
-    time from the last moment of belief to the moment when the servers deleted its znode: by itself,
-    or since they ended its session. ``asked``: how long others waited for a kept znode.
+    ``violations``: where they disagree. ``asked``: how long others waited for a kept znode.
     """
 
     violations: list[Violation] = field(default_factory=list)
     nodes: int = 0
-    margins: dict[str, float] = field(default_factory=dict)
     asked: list[Waited] = field(default_factory=list)
 
 
@@ -286,9 +281,6 @@ def compare(
         ):
             if broken:
                 object_(rule, grant.began, f"{grant} {what}")
-        if grant.broken == math.inf > margin:
-            how = f"{grant.ended_by}, the session ended" if node.expired else grant.ended_by
-            result.margins[how] = min(result.margins.get(how, math.inf), margin)
     result.asked = [*_asked(record, log)]
     for waited in result.asked:
         if max(waited.seconds, waited.again) > patience:
@@ -306,16 +298,12 @@ class Decision:
     """What a history says, and what the servers' own log says of it, if that can be read.
 
     ``forgotten``: how often a witness, or the last look, found that servers had lost what they had
-    confirmed. Then the violations may be theirs, and nothing is decided. ``waits``: the longest
-    wait of each stranger, and of the workers by the folder of the locks, in seconds. ``versions``:
-    those of the servers.
+    confirmed. Then the violations may be theirs, and nothing is decided.
     """
 
     verdict: Verdict
     agreement: Agreement
     forgotten: int = 0
-    waits: Mapping[str, float] = field(default_factory=dict)
-    versions: Sequence[str] = ()
 
     @property
     def violations(self) -> list[Violation]:
@@ -330,18 +318,7 @@ def decide(
     changes = kept(events)
     agreement = compare(events, ServerLog(changes), patience=patience) if changes else Agreement()
     forgotten = sum(event.kind == "forgotten" for event in events)
-    asked = {event["ask"]: event.at for event in events if event.kind == "ask"}
-    waits = defaultdict[str, float](float)
-    versions: list[str] = []
-    for event in events:
-        if event.kind == "stranger":
-            waits[event["who"]] = max(waits[event["who"]], event["waited"])
-        elif event.kind == "grant" and "ask" in event.data:
-            folder = event["lock"].rpartition("/")[0]
-            waits[folder] = max(waits[folder], event.at - asked[event["ask"]])
-        elif event.kind == "versions":
-            versions = sorted({*event["before"], *event["after"]})
-    return Decision(check(events, bounds), agreement, forgotten, waits, versions)
+    return Decision(check(events, bounds), agreement, forgotten)
 
 
 def _cleared(log: ServerLog) -> dict[str, float]:

@@ -5,7 +5,7 @@ log tells whether anybody was granted a lock before its turn, and whether a keep
 After any trouble, a stranger ends its session and comes back with another: their recipes may leave
 a znode behind.
 
-Each notes ``stranger`` (``who``, ``lock``, ``waited`` in seconds) when it was granted.
+Each notes ``stranger`` (``who``, ``lock``) when it was granted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 from tests.chaos.history import History
 from tests.interop.curator import Curator, CuratorUnavailable
 from tests.players import Player
-from zklock._ground.clock import clock
 
 log = logging.getLogger("chaos")
 
@@ -59,11 +58,11 @@ def strangers(
                     try:
                         stranger.hears(START)
                         while not over.wait(dice.expovariate(1 / PAUSE)):
-                            lock, asked = dice.choice(wanted), clock()
+                            lock = dice.choice(wanted)
                             said = stranger.ask(f"acquire it {recipe} {lock} {WAIT}", START)
                             if not said.startswith("granted"):
                                 break  # in trouble
-                            history.note("stranger", who=name, lock=lock, waited=clock() - asked)
+                            history.note("stranger", who=name, lock=lock)
                             over.wait(dice.uniform(0, HOLD))
                             stranger.ask("release it", START)
                     except (OSError, RuntimeError) as error:

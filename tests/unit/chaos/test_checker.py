@@ -223,7 +223,6 @@ def test_accepts_what_is_valid(history: list[HistoryEvent]) -> None:
     assert verdict.violations == []
     assert verdict.grants == sum(event.kind == "grant" for event in history)
     assert verdict.kept == sum(event.kind == "grant" and "use" in event.data for event in history)
-    assert min(verdict.margins.values()) > 0
     assert min(verdict.noticed.values()) > 0
 
 
@@ -592,7 +591,6 @@ def test_the_figures() -> None:
     assert verdict.ends["LEASE_LAPSED"] == 2
     assert verdict.ends["RELEASED"] == verdict.grants - 2 - 2 - 3
     assert set(verdict.noticed) == {"LEASE_LAPSED", "SESSION_EXPIRED", "CLIENT_CLOSED"}
-    assert {"RELEASED", "CRASHED", "LEASE_LAPSED"} < set(verdict.margins)
     assert verdict.writes["sqlite refused"] == len(LOST)
     assert verdict.asks["none"] == 1
     assert verdict.faults["crash"] == 1
