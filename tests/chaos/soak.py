@@ -10,9 +10,7 @@ server. Exit status 1 if any of it still grew in the second half.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import collections
-import contextlib
 import gc
 import os
 import random
@@ -20,16 +18,16 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from kazoo.exceptions import KazooException
 
 import zklock
 from tests.bench import results
-from zklock import aio
+from tests.contract.fronts import Loop, Steps, Threads
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter
 
 TIMEOUT = 4.0
@@ -41,6 +39,14 @@ SHARDS = 12
 TIMEOUTS = (0.0, 0.2, 5.0)
 """Of those who acquire, in seconds."""
 
+KINDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("Lock", "", {}),
+    ("RLock", "", {}),
+    ("ReadLock", "-rw", {}),
+    ("WriteLock", "-rw", {}),
+    ("Semaphore", "-s", {"limit": 2}),
+)
+"""Class, what its paths end with, options."""
 
 MEASURES = {
     "threads": (0.05, 8),
@@ -56,11 +62,9 @@ MEASURES = {
 Users come and go by chance, each with a few threads, sockets and watches.
 """
 
-Act: TypeAlias = Callable[[random.Random], object]
-
 
 class Users:
-    """What the threads and tasks of the process do until they are told to stop."""
+    """What the threads of the process do until they are told to stop, on both fronts."""
 
     def __init__(self, seed: str, pace: float) -> None:
         self.stop = threading.Event()
@@ -76,14 +80,19 @@ class Users:
         with self._counting:
             self.counts[what] += 1
 
-    def start(self, name: str, act: Act) -> None:
-        """Have a thread act again and again."""
+    def start(self, name: str, act: Callable[..., object], *arguments: Any) -> None:
+        """Have a thread act again and again; errors that are documented are counted."""
 
         def run() -> None:
             chance = random.Random(f"{self._seed}/{name}")
             while not self.stop.is_set():
-                with self.watched(name):
-                    act(chance)
+                try:
+                    act(chance, *arguments)
+                except (zklock.ZkLockError, KazooException) as error:
+                    self.add(f"{name.partition(' ')[0]}: {type(error).__name__}")
+                    self.stop.wait(0.05)  # it is out of touch: ask not too often
+                except Exception:
+                    self.errors.append(f"{name}: {traceback.format_exc()}")
                 self.stop.wait(chance.expovariate(self._pace))
 
         self._threads.append(threading.Thread(target=run, name=f"soak-{name}"))
@@ -95,139 +104,74 @@ class Users:
         for thread in self._threads:
             thread.join()
 
-    @contextlib.contextmanager
-    def watched(self, name: str) -> Iterator[None]:
-        """Count the errors that are documented; keep all others."""
-        try:
-            yield
-        except (zklock.ZkLockError, KazooException) as error:
-            self.add(f"{name.partition(' ')[0]}: {type(error).__name__}")
-            self.stop.wait(0.05)  # it is out of touch: ask not too often
-        except Exception:
-            self.errors.append(f"{name}: {traceback.format_exc()}")
+    def lock(self, chance: random.Random, front: Any, client: zklock.Client) -> None:
+        """Acquire a lock of some kind."""
+        name, suffix, options = chance.choice(KINDS)
+        lock = getattr(front, name)(client, chance.choice(PATHS) + suffix, **options)
+        with lock.attempt(timeout=chance.choice(TIMEOUTS)) as grant:
+            self.add(f"{front.name}: granted" if grant else f"{front.name}: not free")
+            if grant:
+                self.stop.wait(chance.uniform(0, 0.05))
 
-    def lock(self, client: zklock.Client) -> Act:
-        """Return what acquires a lock of some kind."""
-        kinds: list[Callable[[str], Any]] = [
-            lambda path: zklock.Lock(client, path),
-            lambda path: zklock.RLock(client, path),
-            lambda path: zklock.ReadLock(client, f"{path}-rw"),
-            lambda path: zklock.WriteLock(client, f"{path}-rw"),
-            lambda path: zklock.Semaphore(client, f"{path}-s", limit=2),
-        ]
+    def several(self, chance: random.Random, front: Any, client: zklock.Client) -> None:
+        """Acquire several locks at once."""
+        some = [front.Lock(client, path) for path in chance.sample(PATHS, 3)]
+        with front.MultiLock(some).attempt(timeout=5.0) as grant:
+            if grant:
+                self.add(f"{front.name}: granted several")
 
-        def act(chance: random.Random) -> None:
-            lock = chance.choice(kinds)(chance.choice(PATHS))
-            with lock.attempt(timeout=chance.choice(TIMEOUTS)) as grant:
-                self.add("lock: granted" if grant else "lock: not free")
-                if grant:
-                    self.stop.wait(chance.uniform(0, 0.05))
+    def lead(self, chance: random.Random, front: Any, client: zklock.Client) -> None:
+        """Stand for election, lead for a moment, and leave."""
+        election = front.LeaderElection(client, f"{ROOT}/election")
 
-        return act
+        def lead(_: object) -> Steps:
+            self.add(f"{front.name}: led")
+            yield chance.uniform(0, 0.5)
+            election.stop()
 
-    def several(self, client: zklock.Client) -> Act:
-        """Return what acquires several locks at once."""
+        election.run(front.script(lead))
 
-        def act(chance: random.Random) -> None:
-            some = [zklock.Lock(client, path) for path in chance.sample(PATHS, 3)]
-            with zklock.MultiLock(some).attempt(timeout=5.0) as grant:
-                if grant:
-                    self.add("several: granted")
+    def work(self, chance: random.Random, front: Any, client: zklock.Client) -> None:
+        """Be a worker of a pool for a while."""
 
-        return act
+        def handle(shard: zklock.Shard) -> Steps:
+            self.add(f"{front.name}: shard")
+            yield shard.should_stop
 
-    def lead(self, client: zklock.Client) -> Act:
-        """Return what stands for election, leads for a moment, and leaves."""
+        handler = front.script(handle)
+        with front.pool(client, f"{ROOT}/pool", shards=SHARDS, handler=handler):
+            self.stop.wait(chance.uniform(2, 20))
 
-        def act(chance: random.Random) -> None:
-            election = zklock.LeaderElection(client, f"{ROOT}/election")
+    def connect(self, chance: random.Random, hosts: str) -> None:
+        """Make a client, and a loop, use them, and throw them away."""
+        with closing(Loop()) as loop, zklock.connect(hosts, timeout=TIMEOUT) as client:
+            for front in (Threads(), loop):
+                self.lock(chance, front, client)
+            self.add("client: used")
+        self.stop.wait(chance.uniform(0, 3))
 
-            def lead(leadership: zklock.Leadership) -> None:
-                self.add("leader: led")
-                leadership.should_stop.wait(chance.uniform(0, 0.5))
-                election.stop()
-
-            election.run(lead, self.stop)
-
-        return act
-
-    def work(self, client: zklock.Client) -> Act:
-        """Return what is a worker of a pool for a while."""
-
-        def handle(shard: zklock.Shard) -> None:
-            self.add("worker: shard")
-            shard.should_stop.wait()
-
-        def act(chance: random.Random) -> None:
-            with zklock.WorkerPool(client, f"{ROOT}/pool", shards=SHARDS, handler=handle):
-                self.stop.wait(chance.uniform(2, 20))
-
-        return act
-
-    def connect(self, hosts: str) -> Act:
-        """Return what makes a client, uses it once, and throws it away."""
-
-        def act(chance: random.Random) -> None:
-            with zklock.connect(hosts, timeout=TIMEOUT) as client:
-                self.lock(client)(chance)
-                self.add("client: used")
-            self.stop.wait(chance.uniform(0, 3))
-
-        return act
-
-    def on_loop(self, hosts: str) -> Act:
-        """Return what runs an event loop for a while, with tasks that lock and one that leads."""
-
-        async def lock(client: zklock.Client, chance: random.Random) -> None:
-            until = time.monotonic() + chance.uniform(5, 30)
-            while time.monotonic() < until and not self.stop.is_set():
-                with self.watched("task"):
-                    lock = aio.Lock(client, chance.choice(PATHS))
-                    async with lock.attempt(timeout=chance.choice(TIMEOUTS)) as grant:
-                        if grant:
-                            self.add("task: granted")
-                            await asyncio.sleep(chance.uniform(0, 0.05))
-                await asyncio.sleep(chance.expovariate(self._pace))
-
-        async def lead(client: zklock.Client) -> None:
-            async def once(leadership: aio.Leadership) -> None:
-                self.add("task: led")
-                await asyncio.sleep(0.2)
-
-            with self.watched("task"), contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(10):
-                    await aio.LeaderElection(client, f"{ROOT}/election").run(once)
-
-        async def main(chance: random.Random) -> None:
-            async with aio.connect(hosts, timeout=TIMEOUT) as client:
-                await asyncio.gather(*(lock(client, chance) for _ in range(4)), lead(client))
-
-        return lambda chance: asyncio.run(main(chance))
-
-    def faults(self, proxies: Sequence[FaultProxy], operator: Any) -> Act:
-        """Return what does something mild to one of the connections."""
-
-        def act(chance: random.Random) -> None:
-            self.stop.wait(chance.uniform(5, 15))
-            proxy = chance.choice(proxies)
-            what = chance.choice(("drop", "silence", "long silence", "slow", "operator"))
-            self.add(f"fault: {what}")
-            match what:
-                case "drop":
-                    proxy.drop()
-                case "slow":
-                    proxy.delay(0.05)
-                    self.stop.wait(5)
-                case "operator":
-                    path = chance.choice(PATHS)
-                    for name in operator.get_children(path)[:1]:
-                        operator.delete(f"{path}/{name}")
-                case _:
-                    proxy.blackhole()
-                    self.stop.wait((1.8 if what == "long silence" else 0.4) * TIMEOUT)
-            proxy.restore()
-
-        return act
+    def fault(
+        self, chance: random.Random, proxies: Sequence[FaultProxy], operator: zklock.Client
+    ) -> None:
+        """Do something mild to one of the connections."""
+        self.stop.wait(chance.uniform(5, 15))
+        proxy = chance.choice(proxies)
+        what = chance.choice(("drop", "silence", "long silence", "slow", "operator"))
+        self.add(f"fault: {what}")
+        match what:
+            case "drop":
+                proxy.drop()
+            case "slow":
+                proxy.delay(0.05)
+                self.stop.wait(5)
+            case "operator":
+                path = chance.choice(PATHS)
+                for name in operator.get_children(path)[:1]:
+                    operator.delete(f"{path}/{name}")
+            case _:
+                proxy.blackhole()
+                self.stop.wait((1.8 if what == "long silence" else 0.4) * TIMEOUT)
+        proxy.restore()
 
 
 def count(server: ZooKeeperServer) -> dict[str, float]:
@@ -280,16 +224,14 @@ def soak(
         ]
         for path in PATHS:
             operator.ensure_path(path)
-        for number, client in enumerate(clients):
-            users.start(f"lock {number}", users.lock(client))
-            users.start(f"leader {number}", users.lead(client))
-        users.start("lock too", users.lock(clients[0]))
-        users.start("several", users.several(clients[1]))
-        for number in range(2):
-            users.start(f"worker {number}", users.work(clients[number]))
-        users.start("client", users.connect(proxies[2].hosts))
-        users.start("loop", users.on_loop(proxies[1].hosts))
-        users.start("faults", users.faults(proxies, operator))
+        for front in (Threads(), stack.enter_context(closing(Loop()))):
+            for number, client in enumerate(clients):
+                users.start(f"lock {front.name} {number}", users.lock, front, client)
+                users.start(f"leader {front.name} {number}", users.lead, front, client)
+            users.start(f"several {front.name}", users.several, front, clients[1])
+            users.start(f"worker {front.name}", users.work, front, clients[0])
+        users.start("client", users.connect, proxies[2].hosts)
+        users.start("faults", users.fault, proxies, operator)
         end = time.monotonic() + 60 * minutes
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(every, left))
