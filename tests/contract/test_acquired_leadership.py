@@ -11,7 +11,7 @@ import pytest
 
 import zklock
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Child, Losses, children, gone, queued, run
+from tests.contract.support import SOON, Losses, gone, queued, run
 from tests.contract.test_aio import aside, forever, on_loop
 from zklock import aio
 from zklock.testing import wait_for
@@ -256,55 +256,6 @@ class TestLosingIt:
         later.release()
         assert len(losses.losses) == 1
         gone(other, zklock_path)
-
-    @LASTING
-    def test_a_waiting_one_queues_again(self, front: Any, other: Any, zklock_path: str) -> None:
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
-        leadership = acquired(first)
-        waiting = run(acquired, second)
-        node = queued(other, zklock_path, 2)[1]
-        other.delete(f"{zklock_path}/{node}")
-        wait_for(lambda: children(other, zklock_path)[1:] not in ([], [node]), SOON)
-        leadership.release()
-        later = waiting.result(SOON)
-        assert later.path.rpartition("/")[2] != node
-        later.release()
-        gone(other, zklock_path)
-
-    def test_its_process_is_killed(
-        self, front: Any, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        client = zklock_connect(timeout=30.0)
-        election = latch(front, client, zklock_path, "next")
-        with Child(
-            "acquire_leadership", hosts=zklock_hosts, path=zklock_path, timeout=4.0
-        ) as child:
-            token = zklock.FencingToken.parse(child.hears()["leads"])
-            waiting = run(acquired, election)
-            queued(client, zklock_path, 2)
-            assert not waiting.done()
-            child.process.kill()
-            leadership = waiting.result(SOON)
-            assert leadership.token > token
-            leadership.release()
-        gone(client, zklock_path)
-
-    def test_its_client_is_stopped(
-        self, front: Any, other: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        client = zklock_connect(timeout=30.0)
-        losses = Losses()
-        election = latch(front, client, zklock_path, "a", on_lost=losses)
-        second = latch(front, other, zklock_path, "b")
-        leadership = acquired(election)
-        waiting = run(acquired, second)
-        queued(other, zklock_path, 2)
-        client.stop()
-        assert losses.one().reason is zklock.LossReason.CLIENT_CLOSED
-        wait_for(leadership.should_stop.is_set, SOON)
-        waiting.result(SOON).release()
-        with pytest.raises(zklock.ClientClosed):
-            election.acquire()
 
 
 @LASTING

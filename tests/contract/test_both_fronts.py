@@ -313,14 +313,6 @@ class TestLoss:
         with lock as again:
             assert again.held
 
-    def test_of_the_session(self, mine: Places) -> None:
-        losses = Losses()
-        grant = granted(mine(on_lost=losses))
-        expire_session(mine.client)
-        # ZooKeeper deletes the nodes first; who watches them can be told of that alone.
-        assert losses.one().reason in {LossReason.SESSION_EXPIRED, LossReason.NODE_DELETED}
-        assert not grant.held
-
     def test_of_the_lease(
         self, behind: Callable[..., Places], theirs: Places, zklock_proxy: FaultProxy
     ) -> None:
