@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import itertools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -79,21 +77,6 @@ class TestMultiLock:
         assert uncancelled()
         for each in ("/a", "/b"):
             await aside(theirs.gone, each)
-
-    async def test_keeps_nothing_that_is_over(self, mine: Place) -> None:
-        multi = aio.MultiLock([mine.Lock()])
-
-        async def over() -> weakref.ref[aio.MultiGrant]:
-            grant = await multi.acquire()
-            assert grant is not None
-            await grant.release()
-            return weakref.ref(grant)
-
-        known = [await over() for _ in range(20)]
-        assert multi.grant is None
-        async with multi:
-            gc.collect()
-            assert [each() for each in known] == [None] * 20
 
 
 def make(kind: str, place: Place) -> Any:

@@ -686,18 +686,15 @@ class TestMultiLock:
         all_gone(mine)
 
     @pytest.mark.parametrize("one_is_held", [False, True])
-    def test_keeps_nothing_that_is_over(
-        self, client: Any, zklock_path: str, one_is_held: bool
-    ) -> None:
-        held = zklock.RLock(client, f"{zklock_path}/a")
+    def test_keeps_nothing_that_is_over(self, mine: Place, one_is_held: bool) -> None:
+        held = mine.RLock("/a")
         outer = granted(held) if one_is_held else None
-        multi = zklock.MultiLock([held, zklock.Lock(client, f"{zklock_path}/b")])
+        multi = mine.front.MultiLock([held, mine.Lock("/b")])
 
-        def over() -> weakref.ref[zklock.MultiGrant]:
-            grant = multi.acquire()
-            assert grant is not None
+        def over() -> weakref.ref[Any]:
+            grant = granted(multi)
             grant.release()
-            return weakref.ref(grant)
+            return weakref.ref(vars(grant).get("_grant", grant))
 
         known = [over() for _ in range(20)]
         assert multi.grant is None
