@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import zklock
 from tests.contract import commands
-from tests.contract.support import SOON, Losses, boottime, children, gone, granted
+from tests.contract.support import SOON, Losses, boottime, children, granted
 from zklock import aio, telemetry
 from zklock.testing import wait_for
 
@@ -387,59 +386,6 @@ class Alarm:
         raise Interrupted
 
 
-def interrupt(hosts: str, path: str, how: str, rounds: int, longest: float) -> None:
-    """Raise KeyboardInterrupt at swept moments of an acquire and a release."""
-    client = zklock.connect(hosts, timeout=10.0)
-    onlooker = zklock.connect(hosts, timeout=10.0)
-    lock = zklock.Lock(client, path, identity="interrupted")
-    holder = zklock.Lock(onlooker, path, identity="holder")
-    tally = {"interrupted": 0, "done": 0}
-    alarm = Alarm("__exit__")
-
-    def hold(release_after: float, held: threading.Event) -> None:
-        with holder:
-            held.set()
-            time.sleep(release_after)
-
-    for number in range(rounds):
-        offset = longest * (number + 1) / rounds
-        helper = None
-        trouble = "not interrupted"
-        if how == "hand-off":
-            held = threading.Event()
-            helper = threading.Thread(target=hold, args=(longest / 2, held))
-            helper.start()
-            held.wait(SOON)
-        grant = None
-        try:
-            alarm.set(offset)
-            if how == "acquire":
-                grant = lock.acquire()
-            else:
-                with lock:
-                    pass
-            alarm.stop()
-            tally["done"] += 1
-        except Interrupted as error:
-            trouble = "".join(traceback.format_exception(error))
-            tally["interrupted"] += 1
-        if grant is not None:
-            grant.release()
-        if helper is not None:
-            helper.join()
-        try:
-            gone(onlooker, path)
-        except TimeoutError:
-            say({"round": number, "offset": offset, "left": children(onlooker, path), **tally})
-            print(trouble, "stepping", lock.grant, file=sys.stderr)
-            raise
-        granted(lock)
-        lock.release()
-    say(tally)
-    client.stop()
-    onlooker.stop()
-
-
 def interrupt_pool(hosts: str, path: str, how: str, rounds: int, longest: float) -> None:
     """Raise KeyboardInterrupt at swept moments of joining a pool and leaving it."""
     client = zklock.connect(hosts, timeout=10.0)
@@ -499,7 +445,6 @@ PARTS: dict[str, Callable[..., None]] = {
     "leaving": leaving,
     "forks_and_returns": forks_and_returns,
     "aio_forked": aio_forked,
-    "interrupt": interrupt,
     "interrupt_pool": interrupt_pool,
     "elect": elect,
     "acquire_leadership": acquire_leadership,

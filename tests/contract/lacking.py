@@ -93,7 +93,7 @@ SIMULATION_LACKS = (
     Lack(
         "sessions that end behind a black hole",
         "a client behind a proxy goes by the real clock",
-        r"test_loss\.py::test_a_(busy_holder_is_told|holder_that_is_cut_off_is_told\w*\[silence)"
+        r"test_loss\.py::test_a_holder_that_is_cut_off_is_told\w*\[silence"
         r"|test_hazards\.py::test_a_busy_holder_behind_a_black_hole",
     ),
     Lack(

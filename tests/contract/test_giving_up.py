@@ -12,7 +12,7 @@ import pytest
 import zklock
 from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Child, granted, kazoo_client, passes_on, results, run
+from tests.contract.support import SOON, granted, kazoo_client, passes_on, results, run
 from tests.modes import repeated
 from zklock.testing import FaultProxy, expire_session, wait_for
 
@@ -34,19 +34,6 @@ def test_a_create_whose_reply_was_lost_is_found_h5(
     grant.verify()
     lock.release()
     theirs.passes_on()
-
-
-@pytest.mark.parametrize("how", ["with", "acquire", "hand-off"])
-def test_interrupts_leave_nothing_h9(zklock_hosts: str, zklock_path: str, how: str) -> None:
-    rounds = repeated(400, 80)
-    with Child(
-        "interrupt", hosts=zklock_hosts, path=zklock_path, how=how, rounds=rounds, longest=0.003
-    ) as child:
-        tally = child.hears()
-        assert child.process.wait(SOON) == 0
-    assert set(tally) == {"interrupted", "done"}, tally
-    assert sum(tally.values()) == rounds
-    assert tally["interrupted"] > rounds / 20
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout"])

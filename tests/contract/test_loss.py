@@ -270,22 +270,35 @@ def told_before_the_next_grant(
     )
 
 
-CUT_OFF: dict[str, Callable[[FaultProxy], object]] = {
-    "silence": lambda proxy: proxy.blackhole(),
-    "silence from the server only": lambda proxy: proxy.blackhole(to_server=False),
-    "refused": lambda proxy: proxy.cut(),
+def silence_while_busy(holder: Holder) -> None:
+    """A client that sends all the time sends no pings, and is never told of the silence."""
+
+    def keep_busy() -> None:
+        while not (holder.losses.told.wait(0.05) or holder.client.client_state == "CLOSED"):
+            holder.client.exists_async("/")
+
+    run(keep_busy)
+    holder.proxy.blackhole()
+
+
+CUT_OFF: dict[str, Callable[[Holder], object]] = {
+    "silence": lambda it: it.proxy.blackhole(),
+    "silence from the server only": lambda it: it.proxy.blackhole(to_server=False),
+    "refused": lambda it: it.proxy.cut(),
+    "silence while busy": silence_while_busy,
 }
 
 
+@pytest.mark.hazard("H7")
 @pytest.mark.parametrize("how", CUT_OFF)
 def test_a_holder_that_is_cut_off_is_told_before_the_next_grant(
     zklock_hosts: str, zklock_path: str, how: str
 ) -> None:
     def cut_off(holders: list[Holder]) -> None:
         for each in holders:
-            CUT_OFF[how](each.proxy)
+            CUT_OFF[how](each)
 
-    told_before_the_next_grant(zklock_hosts, zklock_path, cut_off)
+    told_before_the_next_grant(zklock_hosts, zklock_path, cut_off, 1 if "busy" in how else CUTS)
 
 
 def test_a_holder_whose_server_was_killed_is_told_before_the_next_grant(
@@ -304,28 +317,6 @@ def test_a_holder_whose_server_was_killed_is_told_before_the_next_grant(
         server.start()
 
     told_before_the_next_grant(server.hosts, "/killed", kill)
-
-
-def test_a_busy_holder_is_told_before_the_next_grant_h7(
-    zklock_hosts: str, zklock_path: str
-) -> None:
-    """A client that sends all the time sends no pings, and is never told of the silence."""
-    stop = threading.Event()
-    busy = []
-
-    def keep_busy(client: Any) -> None:
-        while not stop.wait(0.05):
-            client.exists_async("/")
-
-    def silence(holders: list[Holder]) -> None:
-        busy.append(run(keep_busy, holders[0].client))
-        holders[0].proxy.blackhole()
-
-    try:
-        told_before_the_next_grant(zklock_hosts, zklock_path, silence, count=1)
-    finally:
-        stop.set()
-        results(busy)
 
 
 def test_a_paused_holder_knows_at_its_first_look(zklock_hosts: str, zklock_path: str) -> None:

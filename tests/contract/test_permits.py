@@ -39,26 +39,6 @@ def waits(proxy: FaultProxy, path: str) -> None:
 
 class TestLimit:
     @pytest.mark.hazard("H34")
-    def test_that_was_read_is_not_the_one_that_counts(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
-        slow = behind()
-        holder = theirs.Semaphore(limit=3)
-        first = granted(holder)
-        made = zklock_proxy.hold_before_request(
-            op={"create", "create2"}, where=lambda frame: "/leases" in str(frame.path)
-        )
-        pending = run(granted, slow.Semaphore(limit=None))
-        made.wait(SOON)
-        holder.set_limit(1)
-        zklock_proxy.release()
-        waits(zklock_proxy, slow.path)
-        assert not pending.done()
-        first.release()
-        pending.result(SOON).release()
-        is_free(theirs, 1)
-
-    @pytest.mark.hazard("H34")
     @pytest.mark.parametrize("step", STEPS)
     @pytest.mark.parametrize("way", ["request", "reply"])
     def test_is_kept_whenever_it_is_lowered(
