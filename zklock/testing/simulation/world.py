@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +20,7 @@ from zklock.testing.errors import ServerError
 from zklock.testing.settings import check_seconds
 from zklock.testing.simulation.server import SimulatedServer
 from zklock.testing.simulation.side import Alarms, Side, SimulatedHandler, Waits, World
-from zklock.testing.zookeeper.faults import ScriptedFault
+from zklock.testing.zookeeper.faults import Scripted, ScriptedFault
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ _WITH_MAIL = ("zklock._election.threads", "zklock._election.observers", "zklock.
 _RETRY = {"max_tries": -1, "delay": 0.001, "backoff": 1, "max_delay": 0.01}
 
 
-class Simulation:
+class Simulation(Scripted):
     """A simulated ZooKeeper, whose clock the test moves. For tests, never for production.
 
     ::
@@ -244,20 +244,8 @@ class Simulation:
         """Undo `pause`. The clock jumps to the present before any answer of the server is read."""
         self._change(client, paused=False)
 
-    def throttle(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Answer the next ``n`` requests by ThrottledOp, without carrying them out.
-
-        ``op`` is ZooKeeper's name of an operation, or several: ``"create2"``, ``"delete"``.
-        """
-        return self._server.throttle(op, n)
-
-    def lose_request(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Close the connection instead of carrying out the next request, ``n`` times."""
-        return self._server.lose_request(op, n)
-
-    def lose_reply(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Carry out the next request and close the connection instead of answering, ``n`` times."""
-        return self._server.lose_reply(op, n)
+    def _script(self, fault: ScriptedFault) -> ScriptedFault:
+        return self._server._script(fault)
 
     def close(self) -> None:
         """Stop all clients, and the server; ``with`` does this. Repeatable."""

@@ -72,3 +72,25 @@ class ScriptedFault:
     def cancel(self) -> None:
         """Disarm it; what it has struck already is not undone."""
         self._left = 0
+
+
+class Scripted:
+    """What carries out scripted faults: an embedded server, or a simulation of one."""
+
+    def _script(self, fault: ScriptedFault) -> ScriptedFault:
+        raise NotImplementedError
+
+    def throttle(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Answer the next ``n`` requests by ThrottledOp: they are not carried out.
+
+        ``op`` is ZooKeeper's name of an operation, or several: ``"create2"``, ``"delete"``.
+        """
+        return self._script(ScriptedFault(Trouble.THROTTLED, op, n))
+
+    def lose_request(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Close the connection instead of carrying out the next request, ``n`` times."""
+        return self._script(ScriptedFault(Trouble.REQUEST_LOST, op, n))
+
+    def lose_reply(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
+        """Carry out the next request and close the connection instead of answering, ``n`` times."""
+        return self._script(ScriptedFault(Trouble.REPLY_LOST, op, n))

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
@@ -28,7 +28,7 @@ from zklock.testing.settings import check_seconds
 from zklock.testing.watchdog import forgotten_by_children
 from zklock.testing.zookeeper import messages, words
 from zklock.testing.zookeeper.codec import Malformed, Splitter
-from zklock.testing.zookeeper.faults import ScriptedFault, Trouble
+from zklock.testing.zookeeper.faults import Scripted, ScriptedFault, Trouble
 from zklock.testing.zookeeper.machine import Machine, Rules
 from zklock.testing.zookeeper.messages import Request
 
@@ -365,7 +365,7 @@ class _Sockets:
         self._listener = self._thread = None
 
 
-class EmbeddedServer(_Sockets):
+class EmbeddedServer(_Sockets, Scripted):
     """A ZooKeeper in this process, in pure Python. For tests and demos, never for production.
 
     ::
@@ -491,21 +491,6 @@ class EmbeddedServer(_Sockets):
         self.start()
 
     # Faults.
-
-    def throttle(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Answer the next ``n`` requests by ThrottledOp: they are not carried out.
-
-        ``op`` is ZooKeeper's name of an operation, or several: ``"create2"``, ``"delete"``.
-        """
-        return self._script(ScriptedFault(Trouble.THROTTLED, op, n))
-
-    def lose_request(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Close the connection instead of carrying out the next request, ``n`` times."""
-        return self._script(ScriptedFault(Trouble.REQUEST_LOST, op, n))
-
-    def lose_reply(self, op: Collection[str] | str | None = None, n: int = 1) -> ScriptedFault:
-        """Carry out the next request and close the connection instead of answering, ``n`` times."""
-        return self._script(ScriptedFault(Trouble.REPLY_LOST, op, n))
 
     def delay(self, seconds: float) -> None:
         """Send everything later by this time, in order; 0 ends that."""
