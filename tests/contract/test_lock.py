@@ -185,22 +185,6 @@ class TestGivingUp:
 
 
 class TestLostCallbacks:
-    def test_are_called_once_each_on_threads_of_zklock(self, mine: Place, theirs: Place) -> None:
-        at_lock, at_grant, late = Losses(), Losses(), Losses()
-        grant = granted(mine.Lock(on_lost=at_lock))
-        grant.add_lost_callback(at_grant)
-        theirs.lose(grant)
-        grant.add_lost_callback(late)
-        for losses in (at_lock, at_grant, late):
-            loss = losses.one()
-            assert loss.grant is grant
-            assert loss.reason is zklock.LossReason.NODE_DELETED
-            assert losses.threads[0].startswith("zklock-")
-            assert loss.noticed <= losses.times[0]
-            assert str(grant.token) in str(loss)
-        mine.Lock("/x").contenders()
-        assert len(at_lock.losses) == len(at_grant.losses) == len(late.losses) == 1
-
     def test_are_not_called_for_what_was_released(self, mine: Place, theirs: Place) -> None:
         losses = Losses()
         lock = mine.Lock(on_lost=losses)

@@ -26,7 +26,6 @@ from tests.contract.support import SOON, boottime, children, freeze, gone, now_o
 from tests.contract.workers import Front, Join, joining
 from tests.modes import repeated
 from zklock import aio
-from zklock.fencing import MemoryGuard
 from zklock.testing import FaultProxy, wait_for
 
 SHARDS = 24
@@ -661,25 +660,6 @@ def test_a_crash_and_a_history_of_ownership(
     assert found.violations == []
     assert found.grants > SHARDS * 2
     assert set(found.ends) == {"RELEASED", "CRASHED", "LEASE_LAPSED"}
-
-
-def test_a_worker_that_stands_still_is_fenced_off(processes: Any) -> None:
-    """Its shards go to others; a resource that has seen the new tokens refuses the old ones."""
-    one, two = processes("a"), processes("b")
-    shared(one, two)
-    before = two.owned()
-    freeze(two.process.pid)
-    shared(one)
-    after = one.owned()
-    for number, old in before.items():
-        guard = MemoryGuard(f"shard {number}")
-        guard.claim(zklock.FencingToken.parse(old))
-        guard.claim(zklock.FencingToken.parse(after[number]))
-        with pytest.raises(zklock.StaleToken):
-            guard.claim(zklock.FencingToken.parse(old))
-    os.kill(two.process.pid, signal.SIGCONT)
-    assert set(two.owned().values()).isdisjoint(before.values())
-    shared(one, two)
 
 
 def test_a_leader_that_stands_still_is_replaced(processes: Any) -> None:
