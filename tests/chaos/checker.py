@@ -278,6 +278,7 @@ def _count(case: _Case) -> None:
     verdict.grants = len(case.grants)
     verdict.kept = sum(bool(grant.use) for grant in case.grants.values())
     verdict.asks.update(event["outcome"] for event in case.by_kind["answer"])
+    verdict.asks.update(f"granted to {event['who']}" for event in case.by_kind["stranger"])
     verdict.ends.update(grant.ended_by for grant in case.grants.values())
     verdict.faults.update(event["what"] for event in case.by_kind["fault"])
     verdict.faults["crash"] = len(case.by_kind["crash"])

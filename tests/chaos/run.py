@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -37,7 +36,6 @@ from zklock.testing.proxy import FaultProxy
 
 log = logging.getLogger("chaos")
 
-REPORT_SECONDS = 15.0
 QUICK_ELECTIONS = {
     # A server that found no leader asks again at intervals that grow to a minute by default, and
     # waits five seconds for a peer to accept a connection.
@@ -89,7 +87,7 @@ def run(settings: Settings, folder: Path) -> server_log.Decision:
         with witness(ensemble.hosts, f"{stores.ROOT}/witness", seen):
             try:
                 with strangers(ensemble.hosts, locks, favourites, settings.seed, met):
-                    _trouble(settings, victims, deeds, folder)
+                    _trouble(settings, victims, deeds)
                 history.note("calm")
                 workers.finish(settings.service + 30.0)
                 pool.settle()
@@ -134,24 +132,18 @@ def _prepare(settings: Settings, ensemble: Ensemble, folder: Path) -> None:
             stores.GuardedStore(client).make(lock)
 
 
-def _trouble(settings: Settings, victims: Victims, deeds: History, folder: Path) -> None:
+def _trouble(settings: Settings, victims: Victims, deeds: History) -> None:
     workers = victims.workers
     for number in range(settings.workers):
         workers.start(number)
     victims.pool.start()
     nemesis = Nemesis(settings.seed, settings.session_timeout, victims, deeds)
-    begun = reported = clock()
+    begun = clock()
     nemesis.start()
     try:
         while clock() - begun < settings.seconds:
             time.sleep(0.2)
             workers.tend()
-            if clock() - reported >= REPORT_SECONDS:
-                reported = clock()
-                counts = Counter(event.kind for event in load(folder))
-                kinds = ("grant", "lost", "written", "fault", "error", "stranger")
-                said = ", ".join(f"{counts[kind]} {kind}" for kind in kinds)
-                log.info("%3.0f s: %s", reported - begun, said)
     finally:
         nemesis.stop()
         workers.tend()

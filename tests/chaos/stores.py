@@ -14,12 +14,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
-from zklock import ClientClosed, FencingToken, NoAnswer, OutcomeUnknown, StaleToken
+from zklock import ClientClosed, NoAnswer, OutcomeUnknown, StaleToken
 from zklock.fencing import SqlGuard, ZooKeeperGuard
 
 ROOT = "/chaos"
@@ -33,18 +33,6 @@ ACCEPTED, REFUSED, FAILED, UNKNOWN = "accepted", "refused", "failed", "unknown"
 
 UNANSWERED = (NoAnswer, OutcomeUnknown, ClientClosed)
 """What a guard of znodes raises if it was not told what has become of a request."""
-
-
-class Fenced(Protocol):
-    """What a store has to know of a grant, or of a shard."""
-
-    @property
-    def token(self) -> FencingToken:
-        """Its fencing token."""
-
-    @property
-    def path(self) -> str:
-        """Its znode."""
 
 
 class SqliteStore:
@@ -86,7 +74,7 @@ class SqliteStore:
                 guard.create_table()
             guard.create()
 
-    def read(self, lock: str, grant: Fenced) -> int | None:
+    def read(self, lock: str, grant: Any) -> int | None:
         """Claim the mark and return the counter, in one transaction; ``None``: refused."""
         try:
             with self._advanced(lock, grant):
@@ -94,7 +82,7 @@ class SqliteStore:
         except (StaleToken, sqlite3.OperationalError):
             return None
 
-    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
+    def write(self, lock: str, grant: Any, write: str, value: int) -> str:
         """Set the counter unless the mark is higher than this token."""
         try:
             with self._advanced(lock, grant):
@@ -124,7 +112,7 @@ class SqliteStore:
         return int(value)
 
     @contextlib.contextmanager
-    def _advanced(self, lock: str, grant: Fenced) -> Iterator[None]:
+    def _advanced(self, lock: str, grant: Any) -> Iterator[None]:
         """Advance the mark, and commit what the body changes with it."""
         guard = SqlGuard(lambda: self._db, lock)
         self._db.execute("BEGIN IMMEDIATE")
@@ -151,7 +139,7 @@ class ZooKeeperStore:
         self._client.ensure_path(self._log(lock))
         self._client.set(self._log(lock), b"0")
 
-    def read(self, lock: str, grant: Fenced) -> int | None:
+    def read(self, lock: str, grant: Any) -> int | None:
         """Return the counter. A later write of this grant fails if the grant is over by then."""
         del grant  # the transaction looks at its node
         try:
@@ -160,7 +148,7 @@ class ZooKeeperStore:
             return None
         return int(data)
 
-    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
+    def write(self, lock: str, grant: Any, write: str, value: int) -> str:
         """Set the counter if the node of the grant exists."""
         transaction = self._client.transaction()
         transaction.check(grant.path, -1)
@@ -173,7 +161,7 @@ class ZooKeeperStore:
             return ACCEPTED
         return REFUSED if isinstance(first, exceptions.NoNodeError) else FAILED
 
-    def _add(self, transaction: Any, lock: str, grant: Fenced, write: str, value: int) -> None:
+    def _add(self, transaction: Any, lock: str, grant: Any, write: str, value: int) -> None:
         transaction.set_data(self._log(lock), str(value).encode())
         entry = json.dumps([write, str(grant.token), value]).encode()
         transaction.create(f"{self._log(lock)}/{write}", entry)
@@ -223,7 +211,7 @@ class GuardedStore(ZooKeeperStore):
         super().make(lock)
         self._guard(lock).create()
 
-    def read(self, lock: str, grant: Fenced) -> int | None:
+    def read(self, lock: str, grant: Any) -> int | None:
         """Claim the mark, then return the counter."""
         try:
             self._guard(lock).claim(grant.token)
@@ -231,7 +219,7 @@ class GuardedStore(ZooKeeperStore):
             return None
         return super().read(lock, grant)
 
-    def write(self, lock: str, grant: Fenced, write: str, value: int) -> str:
+    def write(self, lock: str, grant: Any, write: str, value: int) -> str:
         """Set the counter unless the mark is higher than this token."""
         transaction = self._guard(lock).transaction(grant.token)
         self._add(transaction, lock, grant, write, value)
