@@ -390,7 +390,7 @@ class Client:
         if self.on_batch is not None:
             hook, self.on_batch = self.on_batch, None
             hook()
-        flight = Flight(batch, partial(attempt.answered, batch))
+        flight = Flight(batch, 0.0, lambda it: attempt.answered(batch, it.results))
         for slot, request in enumerate(batch):
             self.sent.append(request)
             if self.link is not None:

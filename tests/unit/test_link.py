@@ -68,7 +68,11 @@ class Stream(Link):
     def send(self, *requests: Request) -> list[int]:
         """Send; return the numbers."""
         self.out.clear()
-        self.ask(CODEC, Flight(requests, self.results.append), len(requests))
+        self.ask(
+            CODEC,
+            Flight(requests, 0.0, lambda it: self.results.append(tuple(it.results))),
+            len(requests),
+        )
         frames = codec.Splitter().feed(codec.framed(b"x") + b"".join(self.out))[0][1:]
         return [codec.ASKED.unpack(frame)[0][0] for frame in frames]
 

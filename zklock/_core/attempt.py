@@ -10,7 +10,7 @@ begun again at any moment, as after a lost reply.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
@@ -305,10 +305,10 @@ class Attempt(Pending[T]):
             case Stage.UNSENT | Stage.CLAIM | Stage.WAIT | Stage.PAUSE if self._withdraws:
                 self._go(None, Cancelled())  # an interrupt has struck as it was given up
             case Stage.UNSENT:
-                self._send(self._asked)
+                self._take(self._asked)
             case Stage.SENT:
                 batch: Any = self._asked
-                self.answered(batch, tuple(dropped(each) for each in batch))
+                self.answered(batch, [dropped(each) for each in batch])
             case Stage.WAIT:
                 self.watched(None, deleted=False)
 
@@ -415,7 +415,12 @@ class Attempt(Pending[T]):
         self._asked = asked
         match asked:
             case tuple():
-                return self._send(asked)
+                if self.session.connected:
+                    self._stage = Stage.SENT
+                    self.session.send(self, asked)
+                else:
+                    self._stage = Stage.UNSENT
+                return _SUSPENDED
             case Wait():
                 self._stage, self.heard = Stage.WAIT, None
                 events, self._events = self._events, ()
@@ -435,19 +440,11 @@ class Attempt(Pending[T]):
                 self._pause(asked.seconds, partial(self._elapsed, asked, None))
                 return _SUSPENDED
 
-    def _send(self, batch: Any) -> Any:
-        if not self.session.connected:
-            self._stage = Stage.UNSENT
-            return _SUSPENDED
-        self._stage = Stage.SENT
-        self.session.send(self, batch)
-        return _SUSPENDED
-
     def watches(self) -> None:
         """Note that it sets watches: what fired before is over."""
         self._events = ()
 
-    def answered(self, batch: Batch, results: tuple[Any, ...]) -> None:
+    def answered(self, batch: Any, results: Sequence[Any]) -> None:
         """Take the results of a batch."""
         if batch is not self._asked or self._stage is not Stage.SENT:
             return  # it was thrown out of this batch

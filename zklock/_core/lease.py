@@ -103,11 +103,11 @@ class Lease:
 
     def proved(self, sent: float) -> None:
         """Note a write that was sent at ``sent``, and answered."""
-        told = sent - self._lag
-        known = max(
-            self._connected,
-            next((at for at, answered in reversed(self._touches) if answered <= told), -math.inf),
-        )
+        told, known = sent - self._lag, self._connected
+        for at, answered in reversed(self._touches):
+            if answered <= told:
+                known = max(known, at)
+                break
         end = min(sent + self.fraction * self.timeout, known + (1 - _SLOW) * self.timeout)
         if end > self._end:
             self._end, self._proof = end, sent

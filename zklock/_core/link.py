@@ -55,24 +55,27 @@ class Rider(Protocol):
 
 
 class Flight:
-    """Requests that were sent back to back, and their results as they come."""
+    """Requests that were sent back to back, at ``sent``, and their results as they come.
 
-    __slots__ = ("_done", "_left", "_results", "requests")
+    ``done(flight)`` is called with the last result.
+    """
+
+    __slots__ = ("_done", "_left", "requests", "results", "sent")
 
     def __init__(
-        self, requests: Sequence[Request], done: Callable[[tuple[Any, ...]], None]
+        self, requests: Sequence[Request], sent: float, done: Callable[[Flight], object]
     ) -> None:
         self.requests = requests
+        self.sent = sent
+        self.results: list[Any] = [None] * len(requests)
         self._done = done
-        self._results: list[Any] = [None] * len(requests)
         self._left = len(requests)
 
     def set_result(self, slot: int, result: Any) -> None:
-        """Take a result; call ``done`` with all of them if it is the last one."""
-        self._results[slot] = result
+        self.results[slot] = result
         self._left -= 1
         if not self._left:
-            self._done(tuple(self._results))
+            self._done(self)
 
 
 class Broken(Exception):
@@ -235,5 +238,5 @@ def _known(frame: bytes, error: int) -> bytes:
     return _Reply.pack(length, xid, zxid, APIError.code) + frame[_HEAD:]
 
 
-_NONE = 0, Flight((), lambda _: None), 0
+_NONE = 0, Flight((), 0.0, lambda _: None), 0
 """What is due when nothing is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -142,7 +142,7 @@ class OwnNodes:
         self.crowded = bool(self.unwatched)
         return taken
 
-    def watched(self, path: str, own: OwnNode, results: tuple[Any, ...]) -> bool:
+    def watched(self, path: str, own: OwnNode, results: Sequence[Any]) -> bool:
         """Note the answers; return whether the node is still one of this session."""
         present = self._nodes.get(path) is own
         if present and not all(isinstance(each, Node) for each in results):
@@ -165,7 +165,7 @@ class OwnNodes:
                 own.grant._forget_waiters()
 
 
-def asked_of(grant: GrantBase, results: tuple[Any, ...]) -> str | None:
+def asked_of(grant: GrantBase, results: Sequence[Any]) -> str | None:
     """Return the request to release that was read for a grant, if there is one."""
     node, *beside = results
     asked = nodedata.parse(node.data).asked if isinstance(node, Node) else None

@@ -200,15 +200,16 @@ class Pulse(Holdings):
         request: Check | Exists | Sync = Sync("/")
         if some is not None and (proves or number % 2):
             request = Check(some) if proves else Exists(some)
-        self._ask((request,), partial(self._on_heartbeat, number, now, request))
+        self._ask((request,), partial(self._on_heartbeat, number))
         for path, own, watches in self._nodes.take_unwatched():
             self._ask(watches, partial(self._watched, path, own))
 
-    def _ask(self, batch: tuple[Request, ...], done: Callable[[tuple[Any, ...]], None]) -> None:
-        self.link.ask(self.codec, Flight(batch, done), len(batch))
+    def _ask(self, batch: tuple[Request, ...], done: Callable[[Flight], object]) -> None:
+        self.link.ask(self.codec, Flight(batch, self.now(), done), len(batch))
 
-    def _watched(self, path: str, own: OwnNode, results: tuple[Any, ...]) -> None:
+    def _watched(self, path: str, own: OwnNode, flight: Flight) -> None:
         """Note what was read for a grant, or that its node is gone."""
+        results = flight.results
         present = self._nodes.watched(path, own, results)
         grant = own.grant if present else None
         if present and steps.is_(results[0], Failure.MISSING):
@@ -222,12 +223,10 @@ class Pulse(Holdings):
             if grant._place is not None:
                 grant._place.ask(grant)
 
-    def _on_heartbeat(
-        self, number: int, sent: float, request: Check | Exists | Sync, results: tuple[Any, ...]
-    ) -> None:
-        (answer,) = results
+    def _on_heartbeat(self, number: int, flight: Flight) -> None:
+        sent, (request,), (answer,) = flight.sent, flight.requests, flight.results
         failed = answer if isinstance(answer, Failed) else None
-        some = None if isinstance(request, Sync) else request.path
+        some = request.path if isinstance(request, Check | Exists) else None
         self._heartbeat.answered(number, self.now(), self.timeout)
         self._resume_others()
         if self._stalled:

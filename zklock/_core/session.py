@@ -60,7 +60,8 @@ class Session(Pulse):
         self.link = Link(self, shell)
         self.advancing: list[Attempt[Any]] = []  # whose recipes this step advances
         self._asked_at = -math.inf  # when the newest handshake was sent
-        self._listings: dict[str, tuple[list[Waits], list[Waits]]] = {}  # who waits: now, next
+        # By path: the flight that lists, and those that wait for the next listing.
+        self._listings: dict[str, list[Flight]] = {}
         self._epochs = emit.Epochs()
 
     # For any thread.
@@ -141,64 +142,63 @@ class Session(Pulse):
         Listings of a path are shared, one at a time: a batch that comes while one is under way gets
         the next.
         """
-        finds, watched, last = False, [], batch[-1]
+        watched, last = [], batch[-1]
         for request in batch:
             kind = type(request)
-            if kind is Create or kind is Exists:
-                finds = True
-            elif kind is Delete or kind is Transaction:
+            if kind is Delete or kind is Transaction:
                 self._note_leaving(request)
-            elif isinstance(request, WATCHING):
-                watched.append(request.path)
+            elif kind in WATCHING:
+                watched.append(request.path)  # type: ignore[union-attr]
         if watched:
             attempt.watches()
             self._watchers.put(attempt, watched)
-        done = partial(attempt.answered, batch)
-        if finds:
-            done = partial(self._found, batch, self.now(), done)
-        flight = Flight(batch, done)
-        if type(last) is List and (len(batch) == 1 or type(batch[-2]) is Create):
-            waits = flight, len(batch) - 1
-            asked = self._listings.get(last.path)
-            if asked is not None:
-                asked[1].append(waits)
-                self.link.ask(self.codec, flight, len(batch) - 1)
-            else:
-                self._listings[last.path] = [waits], []
-                self.link.ask(self.codec, flight, len(batch) - 1)
-                self._list(last)
+        flight, most = Flight(batch, self.now(), partial(self._answered, attempt)), len(batch)
+        if type(last) is List and (most == 1 or type(batch[-2]) is Create):
+            flights = self._listings.setdefault(last.path, [])
+            flights.append(flight)
+            most -= len(flights) > 1
+        self.link.ask(self.codec, flight, most)
+
+    def _answered(self, attempt: Attempt[Any], flight: Flight) -> None:
+        last = flight.requests[-1]
+        if type(last) is List:
+            self._list_next(last, flight)
+        self._found(flight)
+        attempt.answered(flight.requests, flight.results)
+
+    def _list_next(self, request: List, flight: Flight) -> None:
+        """List again, if this flight has listed, for those who came meanwhile."""
+        flights = self._listings.get(request.path)
+        if flights is None or flights[0] is not flight:
             return
-        self.link.ask(self.codec, flight, len(batch))
+        del self._listings[request.path], flights[0]
+        if flights:
+            shared = Flight((request,), self.now(), partial(self._share, flights))
+            self._listings[request.path] = [shared]
+            self.link.ask(self.codec, shared, 1)
 
-    def _list(self, request: List) -> None:
-        self.link.ask(self.codec, Flight((request,), partial(self._listed, request)), 1)
-
-    def _listed(self, request: List, results: tuple[Any]) -> None:
-        now, following = self._listings.pop(request.path)
-        if following:
-            self._listings[request.path] = following, []
-            self._list(request)
-        (result,) = results
-        for flight, slot in now:
-            flight.set_result(slot, result.for_another() if isinstance(result, Failed) else result)
+    def _share(self, flights: list[Flight], shared: Flight) -> None:
+        (request,), (result,) = shared.requests, shared.results
+        self._list_next(request, shared)  # type: ignore[arg-type]
+        for flight in flights:
+            mine = result.for_another() if isinstance(result, Failed) else result
+            flight.set_result(len(flight.requests) - 1, mine)
 
     def _note_leaving(self, request: Any) -> None:
         operations = request.operations if isinstance(request, Transaction) else (request,)
         if isinstance(operations[0], Delete):
             self._nodes.leave([each.path for each in operations if isinstance(each, Delete)])
 
-    def _found(
-        self, batch: Batch, sent: float, done: Callable[[tuple[Any, ...]], None], results: Any
-    ) -> None:
+    def _found(self, flight: Flight) -> None:
         created = False
-        for request, node in zip(batch, results, strict=True):
-            if isinstance(node, Node) and node.mine and isinstance(request, Create | Exists):
-                created |= isinstance(request, Create)
+        for request, node in zip(flight.requests, flight.results, strict=True):
+            kind = type(request)
+            if (kind is Create or kind is Exists) and isinstance(node, Node) and node.mine:
+                created |= kind is Create
                 self._nodes.add(node.path)
-                self._lease.touched(sent, self.now())
+                self._lease.touched(flight.sent, self.now())
         if created:
-            self._proved(sent)
-        done(results)
+            self._proved(flight.sent)
 
     def claim(self, attempt: Attempt[Any], claim: Claim) -> Any:
         """Return a grant if the lease is live, with some time left; else call back when it is.
@@ -358,7 +358,3 @@ class Session(Pulse):
     def closing(self) -> None:
         """Note that kazoo ends the session: when the server has that, others may be granted."""
         self.end(LossReason.CLIENT_CLOSED, self.shell.closed_error())
-
-
-Waits = tuple[Flight, int]
-"""A flight that waits for a listing, and the place there."""

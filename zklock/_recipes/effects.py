@@ -11,6 +11,8 @@ A recipe is a generator. It yields one of
 - ``AbandonCreate``: leave a contender that may still come to the host; the answer is ``None``, at
   once.
 
+Nobody changes a request or a result. (Classes that are frozen take several times as long to make.)
+
 At each of them an exception may be thrown into the recipe. It is ``Cancelled`` (before the request
 is carried out), ``SessionReplaced``, or the error that the host raised instead of beginning it.
 """
@@ -33,7 +35,7 @@ def backoff(tries: int) -> float:
     return min(2.0, 0.05 * 2.0 ** min(tries, 16))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Create:
     """Create an ephemeral sequential node → ``Node``. Reply lost: it may or may not exist.
 
@@ -46,14 +48,14 @@ class Create:
     asked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class List:
     """List the children and the parent's czxid → ``Listing``."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Watch:
     """Read a node and watch it → ``Node``. A missing node leaves no watch behind.
 
@@ -64,35 +66,35 @@ class Watch:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class WatchList:
     """Do what ``List`` does, and watch for children that come and go → ``Listing``."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class WatchExists:
     """Do what ``Exists`` does, and watch the node; a missing node is watched for its creation."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Read:
     """Read a node → ``Node``."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Exists:
     """Look whether a node exists, and who owns it → ``Node`` without its data."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Check:
     """Have a quorum confirm that a node exists, with this version (-1: any version) → ``None``.
 
@@ -104,7 +106,7 @@ class Check:
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Write:
     """Write a node's data, if its version is this one (-1: any version) → ``None``."""
 
@@ -113,14 +115,14 @@ class Write:
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Sync:
     """Catch up with the leader → ``None``. A later read is at least that fresh."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Delete:
     """Delete a node, if its version is this one (-1: any version) → ``None``.
 
@@ -134,7 +136,7 @@ class Delete:
 Operation: TypeAlias = Delete | Write | Check
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Transaction:
     """Carry out operations in this order, all or none → ``None``.
 
@@ -150,14 +152,14 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Make:
     """Create a persistent node → ``None``, also if it exists. ``/``: the client's chroot."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Claim:
     """Become the holder → the grant.
 
@@ -178,7 +180,7 @@ class Claim:
     undo: Callable[[], Recipe[Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Wait:
     """Sleep until something happens to one of the watched nodes → ``Wakeup``."""
 
@@ -187,14 +189,14 @@ class Wait:
     beside: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Pause:
     """Sleep for ``seconds`` → ``None``."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class AbandonCreate:
     """Have the host delete the contender with this name, should it be made later → ``None``.
 
@@ -228,7 +230,7 @@ class Failure(Enum):
     OTHER = "ZooKeeper refused the request"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Failed:
     """The result of a request that failed.
 
@@ -247,7 +249,7 @@ class Failed:
         return replace(self, error=copy_error(self.error))
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class Listing:
     """Children, and the czxid of the parent: the epoch of the tokens.
 
@@ -266,7 +268,7 @@ class Listing:
         return Queue(self.names)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Node:
     """A node: its path, data, and owner; ``mine``: whether the present session owns it.
 

@@ -153,7 +153,7 @@ def seen_by_kazoo(text: str) -> bool:
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Name | None:
     """Return the contender with this node name, or ``None`` if it is not one."""
-    marked = _MARKED.search(text, max(0, len(text) - _TAIL)) or _OF_AIOZK.fullmatch(text)
+    marked = _MARKED.search(text, len(text) - _TAIL) or _OF_AIOZK.fullmatch(text)
     match = marked or _RECIPE.fullmatch(text)
     return match and _named(text, match, _KINDS[marked["marker"]] if marked else Kind.EXCLUSIVE)
 

@@ -182,7 +182,7 @@ MUTATIONS = {
     ),
     "what waits for the connection is forgotten": Mutation(
         Shown("left waiting", "cut off", "restart"),
-        Bend(Attempt, "again", "self._send(self._asked)", "pass"),
+        Bend(Attempt, "again", "self._take(self._asked)", "pass"),
     ),
     "a stopped client believes until it is answered": Mutation(
         Shown("believed in", "stop client", troubles=2),
