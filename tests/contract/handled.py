@@ -94,15 +94,16 @@ def handled(hosts: str, path: str, what: str, hooked: bool) -> None:
 
     def handler() -> None:
         nonlocal longest
+        refuses = what in ASKS and client.handler.inside()
         began = watch.awake
         try:
             CALLS[what](client, path, lock, grant)
         except zklock.WouldDeadlock:
-            outcomes["refused"] += 1
+            outcomes["refused" if refuses else "refused outside of a step"] += 1
         except zklock.ZkLockError as error:
             outcomes[repr(error)] += 1
         else:
-            outcomes["done"] += 1
+            outcomes["asked in a step" if refuses else "done"] += 1
         longest = max(longest, watch.awake - began)
 
     lines = Lines()
@@ -159,6 +160,7 @@ CALLS: dict[str, Callable[[Any, str, zklock.Lock, zklock.Grant], object]] = {
     "acquire": _acquire,
 }
 ENDS = {"abandon", "release"}
+ASKS = {"ask", "acquire"}
 
 
 def no_more_threads() -> None:
