@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
 from zklock._core.callbacks import check_callbacks, ran
@@ -332,36 +333,31 @@ class _Line:
 
     def take(self, place: _Place, timeout: float | None) -> bool:
         """Join the line and wait for the turn; False if it does not come in time."""
-        end = None if timeout is None else clock() + timeout
         pokes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        place.poke = functools.partial(pokes.put, None)
-        self._join(place)
-        while self._first() is not place:
-            left = _NET if end is None else min(_NET, end - clock())
-            if left <= 0:
-                return False
+        for left in self._waits(place, timeout, functools.partial(pokes.put, None)):
             with contextlib.suppress(queue.Empty):
                 pokes.get(timeout=left)
-        place.poke = _nothing
-        return True
+        return self._first() is place
 
     async def take_async(self, place: _Place, timeout: float | None) -> bool:
-        end = None if timeout is None else clock() + timeout
-        poked = AsyncEvent()
-        place.poke = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, poked.set)
-        self._join(place)
-        while self._first() is not place:
-            left = _NET if end is None else min(_NET, end - clock())
-            if left <= 0:
-                return False
+        poked, loop = AsyncEvent(), asyncio.get_running_loop()
+        poke = functools.partial(loop.call_soon_threadsafe, poked.set)
+        for left in self._waits(place, timeout, poke):
             await poked.wait(left)
             poked.clear()
-        place.poke = _nothing
-        return True
+        return self._first() is place
 
-    def _join(self, place: _Place) -> None:
+    def _waits(
+        self, place: _Place, timeout: float | None, poke: Callable[[], object]
+    ) -> Iterator[float]:
+        """Join the line; yield for how long to wait for a poke, until the turn or the end."""
+        end = math.inf if timeout is None else clock() + timeout
+        place.poke = poke
         place.taken()
         self._places.append(place)
+        while self._first() is not place and (left := min(_NET, end - clock())) > 0:
+            yield left
+        place.poke = _nothing
 
     def leave(self, place: _Place, *_: object) -> None:
         """Leave the line, from any place in it, and wake the one who is first now."""
