@@ -173,7 +173,7 @@ class Top(App[None]):
             path, head, found = table.opened(look, self._opened)
         else:
             head = "reading ..." if self._look is None else table.summary(look)
-            head += f"; by {self._order.value}"
+            head += f"; by {self._order.value.replace('-', ' ')}"
             if self._part:
                 head += f"; with {self._part!r}"
             found = table.locks(look, self._order, self._part)

@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort",
         type=_order,
-        choices=[_word(each) for each in table.Order],
-        default=_word(table.Order.WAITING),
+        choices=[each.value for each in table.Order],
+        default=table.Order.WAITING.value,
         metavar="BY",
         help="waiting (the default), longest-wait, time-held, path",
     )
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    options.sort = table.Order(options.sort.replace("-", " "))
+    options.sort = table.Order(options.sort)
     if options.json or options.once:
         return _once(options)
     try:
@@ -110,10 +110,6 @@ def _clients(client: KazooClient, options: argparse.Namespace) -> Clients:
 def _order(text: str) -> str:
     """Read the order, for ``argparse``. The words of the screen are taken, too."""
     return text.replace(" ", "-")
-
-
-def _word(order: table.Order) -> str:
-    return order.value.replace(" ", "-")
 
 
 class Clients:

@@ -90,8 +90,8 @@ class Order(Enum):
     """What a table of locks is sorted by; the greatest first, but paths from a to z."""
 
     WAITING = "waiting"
-    WAIT = "longest wait"
-    HELD = "time held"
+    WAIT = "longest-wait"
+    HELD = "time-held"
     PATH = "path"
 
 
