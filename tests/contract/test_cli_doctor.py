@@ -153,23 +153,23 @@ def test_the_admin_server_is_asked(administered: tuple[ZooKeeperServer, int]) ->
     finally:
         commands.close()
     host, number = server.hosts.split(":")
-    admin = servers.Admin(host, port, int(number), seconds=PATIENCE)
-    told = servers.server(host, int(number), admin)
+    admin = servers.Asked(host, int(number), port, seconds=PATIENCE)
+    told = servers.server(admin)
     stats = admin.ask("server_stats")
     assert told.mode == stats["server_stats"]["server_state"] == "standalone"
     assert told.version == stats["version"].partition("-")[0]
-    limits = servers.limits(host, int(number), admin)
+    limits = servers.limits(admin)
     assert limits is not None
     assert limits.voters == 0
-    assert servers.Admin(host, port, 1).configuration == {}, "it is another server's"
+    assert servers.Asked(host, 1, port).configuration == {}, "it is another server's"
 
 
 def test_limits_are_read_or_measured(
     zklock_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, port = zklock_server.hosts.split(":")
-    nobody = servers.Admin(host, 0, None)
-    read = servers.limits(host, int(port), nobody)
+    asked = servers.Asked(host, int(port))
+    read = servers.limits(asked)
     assert read is not None
     assert "configuration" in read.source
 
@@ -177,7 +177,7 @@ def test_limits_are_read_or_measured(
         return "conf is not executed because it is not in the whitelist.\n"
 
     monkeypatch.setattr(servers, "four_letter", refuses)
-    measured = servers.limits(host, int(port), nobody)
+    measured = servers.limits(asked)
     assert measured is not None
     assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
     assert measured.tick is None, "the longest is not ten times the shortest"
@@ -188,14 +188,14 @@ def test_a_server_that_is_silent_or_gone(
 ) -> None:
     monkeypatch.setattr(servers, "_SECONDS", 0.5)
     host, port = zklock_own_server.hosts.split(":")
-    nobody = servers.Admin(host, 0, None)
-    assert servers.server(host, int(port), nobody).mode == "standalone"
+    asked = servers.Asked(host, int(port))
+    assert servers.server(asked).mode == "standalone"
     zklock_own_server.pause()
     silent = "is silent for 0.5 s"
-    assert servers.server(host, int(port), nobody).trouble == silent
-    tls = ssl.create_default_context()
-    assert servers.server(host, int(port), nobody, tls).trouble == silent
-    assert servers.limits(host, int(port), nobody) is None
+    assert servers.server(asked).trouble == silent
+    secure = servers.Asked(host, int(port), tls=ssl.create_default_context())
+    assert servers.server(secure).trouble == silent
+    assert servers.limits(asked) is None
     zklock_own_server.resume()
     zklock_own_server.kill()
-    assert "cannot be reached" in (servers.server(host, int(port), nobody).trouble or "")
+    assert "cannot be reached" in (servers.server(asked).trouble or "")

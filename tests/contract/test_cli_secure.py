@@ -223,7 +223,7 @@ def test_the_doctor_asks_servers_over_tls(over_tls: Commands, path: str) -> None
 def test_a_server_that_is_asked_without_tls_and_wants_it(
     secured: ZooKeeperServer, tls_port: int
 ) -> None:
-    trouble = servers.server("127.0.0.1", tls_port, servers.Admin("127.0.0.1", 0, None)).trouble
+    trouble = servers.server(servers.Asked("127.0.0.1", tls_port)).trouble
     assert trouble == "requires TLS on this port"
 
 
@@ -265,9 +265,9 @@ def test_watching_over_tls_tells_how_a_holder_has_left(
 def test_what_a_server_behind_tls_grants_is_measured(
     secured: ZooKeeperServer, authority: Authority, tls_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = servers.Admin(secured.host, 0, None)
     trusting = ssl.create_default_context(cafile=authority.certificate)
-    read = servers.limits(secured.host, tls_port, nobody, trusting)
+    asked = servers.Asked(secured.host, tls_port, tls=trusting)
+    read = servers.limits(asked)
     assert read is not None
 
     def refuses(*_: object, **__: object) -> str:
@@ -275,10 +275,11 @@ def test_what_a_server_behind_tls_grants_is_measured(
 
     with monkeypatch.context() as patch:
         patch.setattr(servers, "four_letter", refuses)
-        measured = servers.limits(secured.host, tls_port, nobody, trusting)
+        measured = servers.limits(asked)
     assert measured is not None
     assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
-    said = servers.server(secured.host, tls_port, nobody, ssl.create_default_context()).trouble
+    other = servers.Asked(secured.host, tls_port, tls=ssl.create_default_context())
+    said = servers.server(other).trouble
     assert "was refused by TLS: CERTIFICATE_VERIFY_FAILED: unable to get" in str(said)
 
 

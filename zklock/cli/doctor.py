@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from ssl import SSLContext
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
@@ -43,9 +42,8 @@ def run(options: argparse.Namespace) -> int:
             with connection.connected(options) as client:
                 found = checkup.findings(_examine(client, options))
         except (zklock.NoAnswer, zklock.AccessDenied, zklock.ClientClosed) as error:
-            hosts = collect_hosts(options.hosts)[0]
-            told = _told(hosts, options, connection.tls_context(options))
-            found = checkup.without_session([server for server, _ in told], str(error))
+            asked = _asked(collect_hosts(options.hosts)[0], options)
+            found = checkup.without_session([servers.server(at) for at in asked], str(error))
     status = checkup.worst(found)
     if options.json:
         findings = [finding.to_json() for finding in found]
@@ -63,14 +61,13 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
     root, reader = options.root, Reader(client, options.root)
     chroot_exists = not client.chroot or _exists(client, "/")
     seen = look(reader, reader.read()) if chroot_exists else Look()
-    tls = connection.tls_context(options)
-    told = _told(client.hosts, options, tls)
-    serving = [
-        (host, number, asked)
-        for (host, number), (server, asked) in zip(client.hosts, told, strict=True)
-        if server.trouble is None
-    ]
-    limits = servers.limits(*serving[0], tls) if serving else None
+    asked = _asked(client.hosts, options)
+    told = [servers.server(at) for at in asked]
+    serving = [at for at, it in zip(asked, told, strict=True) if it.trouble is None]
+    limits = servers.limits(serving[0]) if serving else None
+    ours = [at for at in serving if server_name(at.host, at.port) == client.handler.server]
+    counts = ours and limits and limits.per_address
+    clients = servers.connections(ours[0]) if counts else None
     nearest = root
     while chroot_exists and nearest != "/" and not _exists(client, nearest):
         nearest = nearest.rpartition("/")[0] or "/"
@@ -78,7 +75,7 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         path=root,
         asked=options.session_timeout,
         granted=client.handler.session_timeout,
-        servers=[server for server, _ in told],
+        servers=told,
         limits=limits,
         reads=servers.read_times(client),
         writes=servers.write_times(client) if chroot_exists else [],
@@ -93,38 +90,16 @@ def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examin
         hosts=settings.options_for(options),
         versions=f"zklock {zklock.__version__}, kazoo {version('kazoo')}, "
         f"Python {platform.python_version()}",
-        alike=_alike(client, serving, tls) if limits and limits.per_address else 0,
+        alike=servers.alike(clients or {}, client.client_id[0]),
         local=bool(serving)
-        and told[0][0].mode != "standalone"
-        and servers.sessions_are_local(*serving[0][:2], tls),
+        and told[0].mode != "standalone"
+        and servers.sessions_are_local(serving[0]),
     )
 
 
-Told = list[tuple[checkup.Server, servers.Admin]]
-
-
-def _told(
-    hosts: Sequence[tuple[str, int]], options: argparse.Namespace, tls: SSLContext | None
-) -> Told:
-    """Return what each server says, and its admin server."""
-    admins = [
-        servers.Admin(host, options.admin_port, None if tls else number) for host, number in hosts
-    ]
-    return [
-        (servers.server(host, number, asked, tls), asked)
-        for (host, number), asked in zip(hosts, admins, strict=True)
-    ]
-
-
-def _alike(
-    client: KazooClient, serving: list[tuple[str, int, servers.Admin]], tls: SSLContext | None
-) -> int:
-    """Return how many connections from this machine's address its server has, 0: not known."""
-    for host, number, asked in serving:
-        if server_name(host, number) == client.handler.server:
-            found = servers.connections(host, number, lambda: asked, tls)  # noqa: B023
-            return servers.alike(found or {}, client.client_id[0])
-    return 0
+def _asked(hosts: Sequence[tuple[str, int]], options: argparse.Namespace) -> list[servers.Asked]:
+    tls = connection.tls_context(options)
+    return [servers.Asked(*host, options.admin_port, tls) for host in hosts]
 
 
 def _exists(client: KazooClient, path: str) -> bool:

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from ssl import SSLContext
 from typing import TypeAlias
 
@@ -141,9 +140,8 @@ class Clients:
         for host in self._hosts:
             if now < self._silent.get(host, -math.inf):
                 continue
-            port = None if self._tls else host[1]
-            admin = partial(servers.Admin, host[0], self._admin_port, port, servers.QUICK)
-            some = servers.connections(*host, admin, self._tls)
+            at = servers.Asked(*host, self._admin_port, self._tls, servers.QUICK)
+            some = servers.connections(at)
             if some is None:
                 self._silent[host] = clock() + _SILENT
             else:

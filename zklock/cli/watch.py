@@ -124,7 +124,7 @@ def _life(client: KazooClient, tls: SSLContext | None) -> Callable[[int], bool |
     def alive() -> set[int] | None:
         host, _, port = client.handler.server.rpartition(":")
         with contextlib.suppress(OSError):
-            return servers.sessions(host.strip("[]"), int(port), tls)
+            return servers.sessions(servers.Asked(host.strip("[]"), int(port), tls=tls))
         return None
 
     return lambda session: None if (living := alive()) is None else session in living

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,8 +17,9 @@ import pytest
 from tests.unit.cli.views import World
 from zklock.cli import top as clients
 from zklock.cli.view import servers
-from zklock.cli.view.servers import Admin
+from zklock.cli.view.servers import Asked
 
+TLS = ssl.create_default_context()
 CONFIGURATION = {
     "client_port": 2181,
     "tick_time": 2000,
@@ -72,7 +74,7 @@ def http() -> Iterator[Http]:
 
 
 def test_an_admin_server_is_believed(http: Http) -> None:
-    admin = Admin("127.0.0.1", http.port, 2181)
+    admin = Asked("127.0.0.1", 2181, http.port)
     assert admin.configuration["tick_time"] == 2000
     assert admin.ask("voting_view")["command"] == "voting_view"
     assert http.asked == ["/commands/configuration", "/commands/voting_view"]
@@ -85,7 +87,7 @@ def test_an_admin_server_is_believed(http: Http) -> None:
 def test_the_servers_clock(seconds: int, http: Http) -> None:
     body = json.dumps(CONFIGURATION).encode()
     http.answer = lambda _: (body, timedelta(seconds=seconds))
-    admin = Admin("127.0.0.1", http.port, 2181)
+    admin = Asked("127.0.0.1", 2181, http.port)
     assert admin.ahead is not None
     least, most = admin.ahead
     assert least <= seconds <= most
@@ -120,7 +122,7 @@ def test_other_programs_and_other_servers_are_not_believed(
     body: bytes, dated: bool, http: Http
 ) -> None:
     http.answer = lambda _: (body, timedelta() if dated else None)
-    admin = Admin("127.0.0.1", http.port, 2181)
+    admin = Asked("127.0.0.1", 2181, http.port)
     assert (admin.configuration, admin.ahead) == ({}, None)
     http.answer = lambda name: (json.dumps({"command": name}).encode(), timedelta())
     assert admin.ask("voting_view") == {}, "it is not asked again"
@@ -129,11 +131,11 @@ def test_other_programs_and_other_servers_are_not_believed(
 
 def test_what_is_asked_of_whom(http: Http) -> None:
     """Behind TLS the port says nothing; without a quorum nothing is known."""
-    assert Admin("127.0.0.1", http.port, None).configuration["tick_time"] == 2000
+    assert Asked("127.0.0.1", 2181, http.port, TLS).configuration["tick_time"] == 2000
     http.answer = lambda _: (json.dumps(NO_QUORUM).encode(), timedelta())
-    assert Admin("127.0.0.1", http.port, None).configuration == {}
+    assert Asked("127.0.0.1", 2181, http.port, TLS).configuration == {}
     http.asked.clear()
-    assert Admin("127.0.0.1", 0, 2181).configuration == {}
+    assert Asked("127.0.0.1", 2181).configuration == {}
     assert http.asked == []
 
 
@@ -151,7 +153,7 @@ def test_the_connections_of_a_server(http: Http, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(servers, "four_letter", lambda *_, **__: said[0])
 
     def ask(port: int) -> dict[int, str] | None:
-        return servers.connections("zk1", 2181, lambda: Admin("127.0.0.1", port, 2181))
+        return servers.connections(Asked("127.0.0.1", 2181, port))
 
     assert ask(0) == {
         0x100000: "10.0.0.7:51234",
@@ -191,7 +193,7 @@ class Words:
 
     def sessions(self) -> set[int] | None:
         try:
-            return servers.sessions("127.0.0.1", self.port)
+            return servers.sessions(Asked("127.0.0.1", self.port))
         finally:
             self._thread.join()
             self.server.server_close()
@@ -211,7 +213,7 @@ def test_what_a_server_does_not_tell_of_its_sessions() -> None:
             Words(silent).sessions()
 
 
-class Asked:
+class Told:
     """Servers that count how often they are asked, at times that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,13 +223,13 @@ class Asked:
         monkeypatch.setattr(clients, "clock", lambda: self.now)
         monkeypatch.setattr(servers, "connections", self._connections)
 
-    def _connections(self, host: str, *_: object) -> dict[int, str] | None:
-        self.names.append(host)
-        return self.told[host]
+    def _connections(self, at: Asked) -> dict[int, str] | None:
+        self.names.append(at.host)
+        return self.told[at.host]
 
 
 def test_servers_are_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(monkeypatch)
+    asked = Told(monkeypatch)
     them = clients.Clients([("a", 1), ("b", 1)], 0)
     assert them.ask({1, 2})
     assert them.addresses == {1: "x:1", 2: "y:2"}
@@ -251,7 +253,7 @@ def test_servers_are_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_server_that_does_not_tell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(monkeypatch)
+    asked = Told(monkeypatch)
     asked.told["a"] = None
     them = clients.Clients([("a", 1), ("b", 1)], 0)
     assert them.ask({1, 2})
@@ -266,7 +268,7 @@ def test_a_server_that_does_not_tell_is_left_alone(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_look_is_shown_before_the_servers_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(monkeypatch)
+    asked = Told(monkeypatch)
     world = World()
     world.queue("/a", 1, "host-7")
     one = world.look()
@@ -294,13 +296,13 @@ def test_what_srvr_does_not_tell_the_admin_server_may(
         return json.dumps({**CONFIGURATION, **more, "command": name}).encode(), timedelta()
 
     http.answer = answer
-    admin = Admin("127.0.0.1", http.port, 2181)
-    told = servers.server("zk1", 2181, admin)
+    admin = Asked("127.0.0.1", 2181, http.port)
+    told = servers.server(admin)
     assert (told.mode, told.version, told.outstanding) == ("follower", "3.9.3", 7)
-    limits = servers.limits("zk1", 2181, admin)
+    limits = servers.limits(admin)
     assert limits is not None
     assert (limits.tick, limits.shortest, limits.longest) == (2.0, 4.0, 40.0)
     assert (limits.sync_ticks, limits.voters) == (None, 3)
     assert limits.source == "from its admin server"
-    nothing = servers.server("zk1", 2181, Admin("127.0.0.1", 0, 2181))
+    nothing = servers.server(Asked("127.0.0.1", 2181))
     assert (nothing.mode, nothing.trouble) == (None, None)

@@ -28,6 +28,7 @@ from kazoo.security import Permissions
 
 import zklock
 from zklock._core.failures import MEANINGS
+from zklock._ground.cached_property import cached_property
 from zklock._ground.clock import clock
 from zklock._shell.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
 from zklock.cli.view.checkup import Limits, Rights, Server
@@ -61,31 +62,54 @@ _SESSIONS = "SessionTracker dump:"
 _CONNECTION = re.compile(r"^ ?[^\s/]*/(\S+)\[[0-9a-f]+\]\(.*,sid=0x([0-9a-f]+)", re.MULTILINE)
 
 
-class Admin:
-    """A server's admin server, which answers over HTTP; asked no more after the first failure.
+class Asked:
+    """A server that is asked, and its admin server, which answers over HTTP.
 
-    Hosts may run several servers, and ports may be those of other programs. So only a server with
-    the ``client_port`` is believed; any, if that is ``None``. ``port`` 0: there is none.
+    Hosts may run several servers, and ports may be those of other programs. So only an admin server
+    that names the server's port is believed; behind TLS, any, as it does not name that one. It is
+    asked no more after the first failure. ``admin_port`` 0: there is none.
     """
 
     def __init__(
-        self, host: str, port: int, client_port: int | None, seconds: float = _SECONDS
+        self,
+        host: str,
+        port: int,
+        admin_port: int = 0,
+        tls: SSLContext | None = None,
+        seconds: float | None = None,
     ) -> None:
-        self.configuration: Mapping[str, Any] = {}
-        self.ahead: tuple[float, float] | None = None
+        self.host = host
+        self.port = port
+        self.tls = tls
+        self.seconds = seconds or _SECONDS
+        self._admin_port = admin_port
+        self._ahead: tuple[float, float] | None = None
+
+    @cached_property
+    def configuration(self) -> Mapping[str, Any]:
+        """Return what the admin server says of the configuration; nothing if it is not believed."""
+        found = self._told("configuration")
+        if self.tls is None and self.port != found.get("client_port"):
+            self._admin_port, found = 0, {}
+        return found
+
+    @property
+    def ahead(self) -> tuple[float, float] | None:
         """Seconds by which the server's clock is ahead of this machine's, at least and at most."""
-        self._host = host
-        self._port = port
-        self._seconds = seconds
-        self.configuration = self.ask("configuration")
-        if client_port is not None and client_port != self.configuration.get("client_port"):
-            self._port, self.configuration, self.ahead = 0, {}, None
+        return self._ahead if self.configuration else None
 
     def ask(self, command: str) -> Mapping[str, Any]:
-        """Return the answer to a command, empty if there is none."""
-        if not self._port:
+        """Return the admin server's answer to a command, empty if there is none."""
+        return self._told(command) if self.configuration else {}
+
+    def word(self, word: str) -> str:
+        """Return the server's answer to a four-letter word."""
+        return four_letter(self.host, self.port, word, timeout=self.seconds, tls=self.tls)
+
+    def _told(self, command: str) -> Mapping[str, Any]:
+        if not self._admin_port:
             return {}
-        connection = HTTPConnection(self._host, self._port, timeout=self._seconds)
+        connection = HTTPConnection(self.host, self._admin_port, timeout=self.seconds)
         try:
             began = time.time()
             connection.request("GET", f"/commands/{command}")
@@ -95,69 +119,64 @@ class Admin:
                 raise ValueError
             date = parsedate_to_datetime(answer.headers["Date"]).timestamp()
             # A date is cut to whole seconds, and may have been made up to a second before.
-            self.ahead = date - time.time(), date + 2.0 - began
+            self._ahead = date - time.time(), date + 2.0 - began
         except (OSError, HTTPException, ValueError, TypeError, LookupError, RecursionError):
-            self._port = 0
+            self._admin_port = 0
             return {}
         finally:
             connection.close()
         return told if isinstance(told, dict) and not told.get("error") else {}
 
 
-def server(host: str, port: int, admin: Admin, tls: SSLContext | None = None) -> Server:
-    """Return what a server says of itself, or its admin server of it. ``tls``: how to ask it."""
-    name = f"{host}:{port}"
+def server(at: Asked) -> Server:
+    """Return what a server says of itself, or its admin server of it."""
+    name, ahead = f"{at.host}:{at.port}", at.ahead
     try:
-        text = four_letter(host, port, "srvr", timeout=_SECONDS, tls=tls)
+        text = at.word("srvr")
         if "not in the whitelist" not in text:
-            status = ServerStatus.parse(text)
-            return Server(
-                name,
-                status.mode,
-                status.version,
-                outstanding=status.outstanding,
-                ahead=admin.ahead,
-            )
+            it = ServerStatus.parse(text)
+            return Server(name, it.mode, it.version, outstanding=it.outstanding, ahead=ahead)
         trouble = None
     except NotServing:
         trouble = NO_QUORUM
     except SSLError as error:
         cut = Refusal(f"cannot be asked over TLS: {error.reason or error}", _LOG)
-        trouble = of_tls(error) or _why(host, port, tls) or cut
+        trouble = of_tls(error) or _why(at) or cut
     except (TimeoutError, BrokenPipeError, ConnectionResetError):
-        trouble = _why(host, port, tls) or Refusal(f"is silent for {_SECONDS:g} s", _LOG)
+        trouble = _why(at) or Refusal(f"is silent for {at.seconds:g} s", _LOG)
     except ValueError:
-        trouble = _why(host, port, tls) or FOREIGN
+        trouble = _why(at) or FOREIGN
     except OSError as error:
         trouble = Refusal(
             f"cannot be reached: {error.strerror or error}",
             "check that it runs, and check the network; if it is gone for good, remove it from "
             "--hosts",
         )
-    told = admin.ask("server_stats")
+    told = at.ask("server_stats")
     with contextlib.suppress(KeyError, TypeError, ValueError):
         said = told["server_stats"]
         mode, version = str(said["server_state"]), str(told["version"]).partition("-")[0]
         waiting = int(said["outstanding_requests"])
-        return Server(name, mode, version, outstanding=waiting, ahead=admin.ahead)
+        return Server(name, mode, version, outstanding=waiting, ahead=ahead)
     what, todo = trouble or (None, "")
-    return Server(name, trouble=what, todo=todo, ahead=admin.ahead)
+    return Server(name, trouble=what, todo=todo, ahead=ahead)
 
 
 _LOG = "look at its log"
 
 
-def _why(host: str, port: int, tls: SSLContext | None) -> Refusal | None:
+def _why(at: Asked) -> Refusal | None:
     """Return why a server gives no answer; behind TLS, a plain question is waited for to its end.
 
     ``None`` if it does not show it, or answers by now.
     """
     return refusal(
-        lambda secure: connected(host, port, QUICK, tls if secure else None), tls is not None
+        lambda secure: connected(at.host, at.port, QUICK, at.tls if secure else None),
+        at.tls is not None,
     )
 
 
-def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) -> Limits | None:
+def limits(at: Asked) -> Limits | None:
     """Return what a server grants.
 
     It is in its configuration, which the server or its admin server tells. If they do not, two
@@ -165,7 +184,7 @@ def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
     tick is not known from others: each of the two may be set.
     """
     with contextlib.suppress(OSError, ValueError):
-        lines = four_letter(host, port, "conf", timeout=_SECONDS, tls=tls).splitlines()
+        lines = at.word("conf").splitlines()
         said = dict(line.partition("=")[::2] for line in lines if "=" in line)
         if "tickTime" in said:
             return Limits(
@@ -180,8 +199,8 @@ def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
                 per_address=int(said.get("maxClientCnxns", 0)),
             )
     with contextlib.suppress(KeyError, TypeError, ValueError):
-        told = admin.configuration
-        view = admin.ask("voting_view").get("current_config")
+        told = at.configuration
+        view = at.ask("voting_view").get("current_config")
         return Limits(
             "from its admin server",
             float(told["tick_time"]) / 1000,
@@ -190,7 +209,7 @@ def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
             voters=len(view) if isinstance(view, dict) else None,
         )
     with contextlib.suppress(OSError, Malformed):
-        shortest, longest = (_granted(host, port, asked, tls) for asked in (1, _LONGEST))
+        shortest, longest = (_granted(at, asked) for asked in (1, _LONGEST))
         usual = abs(longest - 10 * shortest) < 0.001
         return Limits(
             "half of the shortest session timeout: the longest is ten times that, as is the "
@@ -202,18 +221,16 @@ def limits(host: str, port: int, admin: Admin, tls: SSLContext | None = None) ->
     return None
 
 
-def connections(
-    host: str, port: int, admin: Callable[[], Admin], tls: SSLContext | None = None
-) -> dict[int, str] | None:
+def connections(at: Asked) -> dict[int, str] | None:
     """Return the addresses of a server's clients by session; ``None`` if it does not tell.
 
-    ``admin`` makes its admin server, which is asked if the server does not obey ``cons``.
+    Its admin server is asked if the server does not obey ``cons``.
     """
     with contextlib.suppress(OSError):
-        text = four_letter(host, port, "cons", timeout=QUICK, tls=tls)
+        text = at.word("cons")
         if "(queued=" in text:
             return {signed(int(sid, 16)): address for address, sid in _CONNECTION.findall(text)}
-    told, found = admin().ask("connections"), {}
+    told, found = at.ask("connections"), {}
     if "connections" not in told:
         return None
     with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -223,16 +240,16 @@ def connections(
     return found
 
 
-def sessions(host: str, port: int, tls: SSLContext | None = None) -> set[int] | None:
+def sessions(at: Asked) -> set[int] | None:
     """Return the sessions that live; ``None`` if the server does not obey ``dump``.
 
     ``OSError`` if it gives no answer, or none now.
     """
-    text = four_letter(host, port, "dump", timeout=_SECONDS, tls=tls)
+    text = at.word("dump")
     if "not in the whitelist" in text:
         return None
     if not text.startswith(_SESSIONS):
-        raise ConnectionError(f"{host}:{port} does not report its sessions now")
+        raise ConnectionError(f"{at.host}:{at.port} does not report its sessions now")
     return {signed(int(found, 16)) for found in re.findall("0x([0-9a-f]+)", text)}
 
 
@@ -241,15 +258,15 @@ def _is_voter(key: str, value: str) -> bool:
     return key.startswith("server.") and not value.partition(";")[0].endswith(":observer")
 
 
-def _granted(host: str, port: int, asked: int, tls: SSLContext | None) -> float:
+def _granted(at: Asked, asked: int) -> float:
     """Return the session timeout that is granted to a session that is ended at once."""
-    with connected(host, port, _SECONDS, tls) as connection:
+    with connected(at.host, at.port, at.seconds, at.tls) as connection:
         milliseconds = _begun(connection, asked)
         connection.sendall(CLOSE)
         return float(milliseconds) / 1000
 
 
-def sessions_are_local(host: str, port: int, tls: SSLContext | None = None) -> bool:
+def sessions_are_local(at: Asked) -> bool:
     """Whether a server keeps new sessions to itself: to make one is no transaction then.
 
     Others may write meanwhile, so sessions that are local may be taken for global ones.
@@ -257,7 +274,8 @@ def sessions_are_local(host: str, port: int, tls: SSLContext | None = None) -> b
     seen: list[int] = []
     with contextlib.suppress(OSError, Malformed), ExitStack() as stack:
         for _ in range(_TRIES):
-            connection = stack.enter_context(connected(host, port, _SECONDS, tls))
+            opening = connected(at.host, at.port, at.seconds, at.tls)
+            connection = stack.enter_context(opening)
             _begun(connection, _SESSION)
             stack.callback(_send_close, connection)
             connection.sendall(_PING)
