@@ -19,6 +19,7 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["SHOP_DATABASE"],
         "OPTIONS": {"timeout": 30},
+        "TEST": {"NAME": f"{os.environ['SHOP_DATABASE']}.test"},  # not in memory: closable
     }
 }
 if port := os.environ.get("SHOP_POSTGRESQL"):

@@ -2,7 +2,7 @@
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, close_old_connections, connection, transaction
 from django.test import TransactionTestCase, override_settings
 
 import zklock
@@ -86,6 +86,12 @@ class Fenced(TransactionTestCase):  # type: ignore[misc]
         with fenced_atomic(OLD, "sales"):
             sell()
         assert self.sold() == 1
+
+    def test_a_connection_that_was_closed_in_the_block_is_told(self) -> None:
+        with pytest.raises(zklock.ZkLockError), fenced_atomic(NEW, "sales"):
+            sell()
+            close_old_connections()
+        assert self.sold() == 0
 
     def test_an_error_of_the_database_in_a_savepoint_is_survived(self) -> None:
         with fenced_atomic(NEW, "sales"):
