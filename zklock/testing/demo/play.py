@@ -53,26 +53,27 @@ class Worker:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))},
             )
 
-    def read(self, seconds: float = 0.0) -> bool:
-        """Take in its reports; wait so long for the first. Return whether there may be more."""
+    def read(self) -> bool:
+        """Take in what it has reported; return whether there may be more."""
         with contextlib.suppress(EOFError, ConnectionResetError):
-            while self._pipe.poll(seconds):
+            while self._pipe.poll():
                 self.reports.append(self._pipe.recv())
-                seconds = 0.0
             return True
         return False
 
     def expect(self, what: str, patience: float) -> None:
-        """Wait for its first report of this kind; `Failed` if that does not come."""
-        deadline = clock() + patience
-        going = True
-        while all(it["what"] != what for it in self.reports):
+        """Wait for its first report of this kind; `Failed` if it has ended without."""
+
+        def reported() -> bool:
+            going = self.read()
+            if any(it["what"] == what for it in self.reports):
+                return True
             if not going:
                 ended = f"{self.name} has ended, with {self._process.wait()}"
                 raise Failed(f"{ended}, and never reported '{what}'")
-            if clock() >= deadline:
-                raise Failed(f"{self.name} has not reported '{what}' in {patience:g} s")
-            going = self.read(max(0.0, deadline - clock()))
+            return False
+
+        wait_for(reported, patience, f"{self.name} has not reported '{what}'")
 
     def go_on(self) -> None:
         """Tell it to write and to release, or to leave the pool."""
@@ -246,9 +247,7 @@ def _serving(hosts: str) -> tuple[str, str]:
         one = f"{server_name(host, port)}{slash}{chroot}"
         try:
             return one, srvr(host, port).version
-        except NotServing:
-            return one, "of unknown version"
-        except OSError as error:
+        except (OSError, NotServing) as error:
             reasons.append(f"{host}:{port}: {error}")
     raise BackendUnavailable("no ZooKeeper answers at " + "; ".join(reasons))
 
