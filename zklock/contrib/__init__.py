@@ -2,8 +2,9 @@
 
 For: teams that have a framework already, and need one of their processes to do the work.
 
-May come in: the framework that the module is named for; public names of zklock.
+May come in: the framework that the module is named for; public names of zklock;
+``_ground.interrupts``, which tells what a signal handler has raised.
 
-Must never: import a private room of zklock, or be imported by the rest of zklock. Nothing is
+Must never: import another private room of zklock, or be imported by the rest of zklock. Nothing is
 imported here: a module is loaded when it is asked for.
 """
