@@ -121,7 +121,7 @@ def test_one_that_does_not_get_it_withdraws(heard: Heard, mine: Place, theirs: P
     assert lock.acquire(timeout=0.2) is None
     (late,) = heard.wait(Withdrawn)
     assert (late.identity, late.error) == ("late", None)
-    assert late.waited >= 0.2
+    assert round(late.waited, 9) >= 0.2  # a difference of two times
     pending = mine.waits(lock, 2)
     lock.cancel()
     with pytest.raises(zklock.AcquireCancelled):
