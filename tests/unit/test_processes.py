@@ -40,7 +40,7 @@ def board() -> Iterator[SharedBoard]:
 def shard(board: SharedBoard, number: int, turn: int) -> RemoteShard:
     """Return the shard as it arrives in the other process."""
     grant = cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
-    made = RemoteShard(number, grant, RemoteStop(board, number, turn))
+    made = RemoteShard(number, grant, RemoteStop(board.path, board.mark, number, turn))
     found: Any = pickle.loads(pickle.dumps(made))
     assert isinstance(found, RemoteShard)
     return found
@@ -96,45 +96,46 @@ def test_a_board_that_is_gone() -> None:
     mine = shard(board, 7, board.begin(7))
     assert mine.held
     late = shard(board, 7, board.begin(7))
+    processes._views.clear()
     board.close()
     assert [mine.held, late.held, late.should_stop.is_set()] == [False, False, True]
 
 
-@pytest.mark.parametrize("memfd", [True, False], ids=["memfd", "no memfd"])
-def test_nothing_of_a_board_is_in_the_file_system(
-    memfd: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_nothing_of_a_board_is_in_the_file_system(board: SharedBoard) -> None:
+    assert board.path.startswith(f"/proc/{os.getpid()}/fd/")
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        pytest.param({"geteuid": -1}, id="another user's"),
+        pytest.param({"getpid": 1}, id="another PID namespace's"),
+        pytest.param({"getpid": 2**22 + 1}, id="another PID namespace's, and no such process"),
+    ],
+)
+def test_a_board_without_a_proc_file_system_of_its_own(
+    lacking: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not memfd:
-        monkeypatch.delattr(os, "memfd_create")
+    for name, found in lacking.items():
+        monkeypatch.setattr(os, name, lambda found=found: found)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     board = SharedBoard()
-    assert list(tmp_path.iterdir()) == []
+    assert [str(path) for path in tmp_path.iterdir()] == [board.path]
     board.lease(clock() + 60)
     mine = shard(board, 7, board.begin(7))
     before = mine.held
     board.close()
     assert [before, mine.held] == [True, False]
+    assert list(tmp_path.iterdir()) == []
 
 
-class Arrived:
-    """A descriptor as a process that was spawned finds it: its parent has let it inherit that."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def detach(self) -> int:
-        os.set_inheritable(self._file, True)
-        return self._file
-
-
-def test_a_board_that_has_arrived_goes_no_further_and_leaves_no_descriptor() -> None:
-    file = processes._new_file()
-    os.ftruncate(file, processes._SIZE)
-    arrived = processes._attached(Arrived(file))
-    assert not os.get_inheritable(file)
-    del arrived
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(file)
+def test_another_board_in_the_same_place_is_not_taken_for_it(board: SharedBoard) -> None:
+    turn = board.begin(7)
+    grant = cast(Grant, SimpleNamespace(token=FencingToken(1, 2), lock_path="/p/shards/7"))
+    other = RemoteShard(7, grant, RemoteStop(board.path, board.mark + 2, 7, turn))
+    assert not other.held
+    assert shard(board, 7, turn).held
+    assert not other.held
 
 
 class WithoutThreads:

@@ -13,18 +13,18 @@ import mmap
 import multiprocessing
 import os
 import pickle
+import secrets
 import signal
 import sys
 import tempfile
 import time
 import traceback
-import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import DupFd
+from pathlib import Path
 from typing import Any
 
 from zklock._core.callbacks import ran
@@ -56,7 +56,7 @@ _ROUND = 0.5
 """The longest time between two looks at a process that runs, in seconds."""
 
 _RUNS, _STOPS, _LOST = 0, 1, 2
-_SIZE = 8 * (1 + MAX_SHARDS)
+_SIZE = 8 * (2 + MAX_SHARDS)
 _SAYS_RETURNED, _SAYS_FAILED, _SAYS_NOT_BEGUN = b"R", b"F", b"N"
 _SAYS_LOST, _SAYS_STALE = b"L", b"S"
 _MAX_WORD = 3000
@@ -70,73 +70,98 @@ _DIES_WITH_PARENT = """(
 """PR_SET_PDEATHSIG, SIGKILL. For a process that cannot import zklock yet."""
 
 
-class SharedBoard:
-    """Memory of the process that owns the shards, shared with those that handle them.
+class _View:
+    """The board's memory, as every process sees it."""
 
-    A process that is spawned inherits the descriptor. The memory is in no directory, so that
-    nothing is left of it however the processes end.
+    def __init__(self, file: int) -> None:
+        shared = memoryview(mmap.mmap(file, _SIZE))
+        self.lease = shared[:8].cast("d")
+        self.mark = shared[8:16].cast("Q")
+        self.told = shared[16:].cast("Q")
+
+
+class SharedBoard:
+    """The shared memory, for the process that owns the shards.
+
+    Others find it by ``path`` and ``mark``. On Linux it is in no directory, so that nothing is left
+    of it however this process ends. It is a file in the temporary directory elsewhere, where this
+    process has changed its user, and where ``/proc`` is of another PID namespace; a kill leaves
+    that file there.
     """
 
-    def __init__(self, file: int | None = None) -> None:
-        if file is None:
-            file = _new_file()
-            os.ftruncate(file, _SIZE)
-        self._file = file
-        self._closed = weakref.finalize(self, os.close, file)
-        shared = memoryview(mmap.mmap(file, _SIZE))
-        self._lease = shared[:8].cast("d")
-        self._told = shared[8:].cast("Q")
+    def __init__(self) -> None:
+        self.path = ""
+        with contextlib.suppress(OSError, AttributeError):
+            file = os.memfd_create("zklock-pool")
+            try:
+                mine = Path(f"/proc/{os.getpid()}")
+                if mine.samefile("/proc/self") and Path(mine, "fd").stat().st_uid == os.geteuid():
+                    self._file, self.path = file, f"/proc/{os.getpid()}/fd/{file}"
+            finally:
+                if not self.path:
+                    os.close(file)
+        self._named = not self.path
+        if self._named:
+            self._file, self.path = tempfile.mkstemp(prefix="zklock-pool-")
+        os.ftruncate(self._file, _SIZE)
+        self._view = _View(self._file)
+        # Others may get the same number of a descriptor, or of a process, later.
+        self.mark = self._view.mark[0] = secrets.randbits(63) | 1
         self._turns = count(1)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _attached, (DupFd(self._file),)
 
     def lease(self, end: float) -> None:
         """Note until when the lease runs, on the clock of leases."""
-        self._lease[0] = end
+        self._view.lease[0] = end
 
     def begin(self, place: int) -> int:
         """Begin a turn of a shard's handler, and return it. Earlier turns are then lost."""
         turn = next(self._turns) << 2
-        self._told[place] = turn | _RUNS
+        self._view.told[place] = turn | _RUNS
         return turn
 
     def note(self, place: int, turn: int, state: int) -> None:
         """Note what the handler is told. A lost turn stays lost."""
-        if self._told[place] != turn | _LOST:
-            self._told[place] = turn | state
-
-    def state(self, place: int, turn: int) -> int:
-        """Return what the handler is told by now."""
-        now = self._told[place]
-        live = self._lease[0] > clock() and now >> 2 == turn >> 2
-        return now - turn if live else _LOST
+        if self._view.told[place] != turn | _LOST:
+            self._view.told[place] = turn | state
 
     def close(self) -> None:
-        """Close the descriptor. Processes that still map the memory find every shard lost."""
-        self._lease[0] = 0.0
-        self._closed()
+        """Remove the board. Processes that still map it find every shard lost."""
+        self._view.lease[0] = 0.0
+        self._view.mark[0] = 0
+        if self._named:
+            Path(self.path).unlink(missing_ok=True)
+        os.close(self._file)
 
 
-def _new_file() -> int:
-    """Return the descriptor of a file without a name."""
-    with contextlib.suppress(OSError, AttributeError):
-        return os.memfd_create("zklock-pool")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+_views: dict[str, _View] = {}
+"""By path. A path may be a descriptor, and be used again: a new board replaces an old one."""
 
 
-def _attached(file: Any) -> SharedBoard:
-    descriptor = file.detach()
-    os.set_inheritable(descriptor, False)
-    return SharedBoard(descriptor)
+def _view(path: str, mark: int) -> _View | None:
+    view = _views.get(path)
+    if view is None or view.mark[0] != mark:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            view = _View(file)
+        except (OSError, ValueError):
+            return None
+        finally:
+            os.close(file)
+        if view.mark[0] != mark:
+            return None
+        _views[path] = view
+    return view
 
 
 class RemoteStop:
     """Tells a handler in a process to stop. ``wait()`` looks every 20 ms."""
 
-    def __init__(self, board: SharedBoard, place: int, turn: int) -> None:
+    def __init__(self, board: str, mark: int, place: int, turn: int) -> None:
         self._board = board
+        self._mark = mark
         self._place = place
         self._turn = turn
 
@@ -156,7 +181,12 @@ class RemoteStop:
         return True
 
     def _state(self) -> int:
-        return self._board.state(self._place, self._turn)
+        view = _view(self._board, self._mark)
+        if view is None:
+            return _LOST  # the pool has ended
+        now = view.told[self._place]
+        live = view.lease[0] > clock() and now >> 2 == self._turn >> 2
+        return now - self._turn if live else _LOST
 
 
 class RemoteShard(Shard):
@@ -215,7 +245,7 @@ class InProcesses:
         turn = self._board.begin(place)
         note = partial(self._board.note, place, turn)
         self.lease(clock() + grant.remaining())
-        stop = RemoteStop(self._board, place, turn)
+        stop = RemoteStop(self._board.path, self._board.mark, place, turn)
         child = _Child(handler, RemoteShard(shard, grant, stop), note)
         task = Task(partial(note, _STOPS), child.lose)
         try:
@@ -406,6 +436,7 @@ def _serve(its: Connection, handler: bytes, shard: RemoteShard) -> None:
         except threads.NoThread as error:
             its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error}".encode())
             return
+        shard.should_stop.is_set()  # the handler may become another user, who finds no board
         ran("the handler", pickle.loads(handler)(shard))
         word = _SAYS_RETURNED
     except BaseException as error:
