@@ -6,7 +6,7 @@ lock does not load elections and pools.
 
 from typing import TYPE_CHECKING
 
-from zklock._ground.lazy import lazy
+from zklock._ground.lazy import lazy as _lazy
 from zklock._version import __version__
 
 if TYPE_CHECKING:
@@ -176,4 +176,4 @@ _NAMES = {
     ),
     "zklock.token": ("FencingToken",),
 }
-__getattr__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __dir__ = _lazy(__name__, _NAMES)

@@ -282,7 +282,7 @@ def program(*arguments: str, timeout: float = 300.0) -> subprocess.CompletedProc
     return done
 
 
-_UNMEASURED = {"interrupt", "interrupt_pool"}
+_UNMEASURED = {"interrupt_pool"}
 """An interrupt at any moment may leave a lock of coverage's taken."""
 
 

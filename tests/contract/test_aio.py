@@ -352,6 +352,15 @@ class TestCallbacks:
         job.cancel()
         await aside(wait_for, lambda: "a callback of a lock raised" in caplog.text, SOON)
 
+    async def test_suspended(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
+        warned: asyncio.Queue[Any] = asyncio.Queue()
+        far = behind()
+        async with far.Lock(on_suspended=warned.put) as grant:
+            zklock_proxy.drop()
+            assert await warned.get() is grant
+            await aside(wait_for, lambda: far.client.connected, SOON)
+            await grant.verify()
+
     def test_a_closed_loop_is_left_alone(
         self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:

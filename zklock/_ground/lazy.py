@@ -13,15 +13,16 @@ def lazy(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__``; ``names``: its names, by their modules.
 
-    A module that does not have a name is what this name stands for.
+    The name of a module of the package stands for that module.
     """
     homes = {name: home for home, there in names.items() for name in there}
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name])
-        found = vars(module).get(name, module)
+        home = homes[name]
+        module = import_module(home)
+        found = module if home == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, found)
         return found
 

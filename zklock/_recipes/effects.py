@@ -3,7 +3,7 @@
 A recipe is a generator. It yields one of
 
 - a *batch*: a tuple of requests that are sent back to back on one session; the answer is the
-  tuple of their results, in the same order. Requests of one session take effect in the order
+  sequence of their results, in the same order. Requests of one session take effect in the order
   sent. A batch waits unsent while the client is disconnected.
 - ``Claim``: take the grant, if the lease is live; the answer is the grant.
 - ``Wait``: sleep until something happens to one of the watched nodes; the answer is a ``Wakeup``.
@@ -249,7 +249,7 @@ class Failed:
         return replace(self, error=copy_error(self.error))
 
 
-@dataclass(unsafe_hash=True)
+@dataclass
 class Listing:
     """Children, and the czxid of the parent: the epoch of the tokens.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set as AbstractSet
+from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
 from functools import partial
 from typing import Any, TypeVar
 
@@ -49,13 +49,13 @@ ABSENT = Listing([], -1)
 """The listing of a parent that does not exist."""
 
 
-def ask(batch: Batch, *expected: Failure) -> Recipe[tuple[Any, ...]]:
+def ask(batch: Batch, *expected: Failure) -> Recipe[Sequence[Any]]:
     """Ask until there are answers to all → the results; an error that is not expected is raised.
 
     What is asked may be asked again: it may have been done before.
     """
     while True:
-        results: tuple[Any, ...] = yield batch
+        results: Sequence[Any] = yield batch
         if not reply_lost(results, *expected):
             return results
 

@@ -262,7 +262,7 @@ class ZkLockDriver(
                     start_timeout=self._start_timeout,
                     **self._connection,
                 )
-            except ZkLockError as error:
+            except raised_by_zklock(ZkLockError) as error:
                 raise coordination.ToozConnectionError(str(error), cause=error) from error
             try:
                 for part in ("groups", "locks", "leaders"):

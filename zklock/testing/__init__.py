@@ -6,7 +6,7 @@ needs no ZooKeeper nothing.
 
 from typing import TYPE_CHECKING
 
-from zklock._ground.lazy import lazy
+from zklock._ground.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from zklock.testing.backend import Backend, Capability
@@ -79,4 +79,4 @@ _NAMES = {
     "zklock.testing.zookeeper.server": ("EmbeddedServer", "embedded"),
     "zklock.testing.guard_conformance": ("guard_conformance",),
 }
-__getattr__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __dir__ = _lazy(__name__, _NAMES)

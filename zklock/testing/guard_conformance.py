@@ -286,7 +286,10 @@ def over(subject: Subject, _: Effort) -> int:
         if subject.detects_lost_mark:
             resource.remove_mark()
             for call in calls:
-                _raised(LockLost, call, grant, accepted)
+                try:
+                    _raised(LockLost, call, grant, accepted)
+                except GuardUnusable as error:
+                    raise Violation("the store was asked for a grant that is not held") from error
     return len(calls)
 
 

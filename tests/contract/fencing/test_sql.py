@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
 import threading
@@ -14,6 +15,7 @@ from tests.contract.fencing.awaited import fresh, on
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Sql, guard_of, read, write
 from tests.modes import repeated
+from zklock.errors import StaleToken
 from zklock.fencing import SqlGuard
 from zklock.token import FencingToken
 
@@ -169,3 +171,22 @@ def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None
         process.join(60)
         assert process.exitcode == 0
     assert read(store) == b"50"
+
+
+@on("postgresql-sqlalchemy")
+def test_an_asynchronous_connection_of_sqlalchemy(store: Sql) -> None:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    guard = guard_of(store)
+
+    async def main() -> None:
+        engine = create_async_engine(store.where)
+        async with engine.begin() as connection:
+            await connection.run_sync(guard.advance, B)
+        with pytest.raises(StaleToken):
+            async with engine.begin() as connection:
+                await connection.run_sync(guard.advance, A)
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert guard.highest() == B

@@ -127,7 +127,8 @@ class Reader:
     @property
     def hidden(self) -> list[str]:
         """The nodes at and below the root that ACLs hide."""
-        return sorted(path for path in self.facts.denied if path != self._above)
+        inside = f"{self.root.rstrip('/')}/"
+        return sorted(path for path in self.facts.denied if f"{path}/".startswith(inside))
 
     def refresh(self, timeout: float) -> bool | None:
         """Wait for a change and read what has changed; whether there was any within ``timeout``.
@@ -261,7 +262,7 @@ class Reader:
             self._todo[_Job.READ, path] = None
         for name in children:
             if name not in known and self._wanted(path, name):
-                for job in _jobs(path, name):
+                for job in self._jobs(path, name):
                     self._todo[job, below(path, name)] = None
 
     def _wanted(self, parent: str, name: str) -> bool:
@@ -276,20 +277,21 @@ class Reader:
             return has_parts and name in {LOCKS, LEASES} | POOL_PARTS
         return parent in {below(root, part) for part in WORKERS}
 
+    def _jobs(self, parent: str, name: str) -> tuple[_Job, ...]:
+        """Return what to do with a child: by its name, it may have data of a pool."""
+        kind = names.kind_of(name)
+        if kind is not None:  # a writer may let readers in: its data then change
+            return (_Job.READ if kind is names.Kind.WRITE else _Job.READ_ONCE,)
+        above, _, part = parent.rpartition("/")
+        if part in WORKERS and self.facts.is_pool(above):
+            return (_Job.READ,)
+        return (_Job.LIST, _Job.READ) if part in WORKERS or name == "shards" else (_Job.LIST,)
+
     def _forget(self, path: str) -> None:
         self.facts.denied.discard(path)
         node = self.facts.nodes.pop(path, None)
         for name in (node.names if node is not None else None) or ():
             self._forget(below(path, name))
-
-
-def _jobs(parent: str, name: str) -> tuple[_Job, ...]:
-    """Return what to do with a child: some nodes may have data of a pool, as their names say."""
-    kind = names.kind_of(name)
-    if kind is not None:  # a writer may let readers in: its data then change
-        return (_Job.READ if kind is names.Kind.WRITE else _Job.READ_ONCE,)
-    told = name == "shards" or parent.rpartition("/")[2] in WORKERS
-    return (_Job.LIST, _Job.READ) if told else (_Job.LIST,)
 
 
 def answer(client: KazooClient, ask: Callable[[], Any], path: str) -> Any:

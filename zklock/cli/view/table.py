@@ -59,8 +59,11 @@ class Table:
         able = [at for at, name in enumerate(self.heads) if name in self.shrinks]
         while _long(sizes) > width and able:
             longest = max(able, key=sizes.__getitem__)
-            if sizes[longest] > self.least.get(self.heads[longest], _LEAST):
-                sizes[longest] -= 1
+            least = self.least.get(self.heads[longest], _LEAST)
+            if sizes[longest] > least:
+                others = [sizes[at] for at in able if at != longest]
+                spare = sizes[longest] - max(least, *others, 0)
+                sizes[longest] -= max(1, min(spare, _long(sizes) - width))
             else:
                 able.remove(longest)
         return sizes
