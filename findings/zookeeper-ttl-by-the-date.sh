@@ -29,7 +29,9 @@ tar -xzf "$dir/pyspark-4.0.1.tar.gz" -C "$dir" --strip-components=2 --wildcards 
 basename -a "$dir"/jars/zookeeper-[0-9]*
 timeout 200 "$python" - "$dir" <<'PYTHON'
 import logging
+import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -59,7 +61,12 @@ def start(number, *date):
     program = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     with open(home / "log", "w") as log:
         command = [*date, "java", *options, "-cp", f"{directory}/jars/*", program, f"{home}/zoo.cfg"]
-        servers[number] = subprocess.Popen(command, stdout=log, stderr=log)
+        servers[number] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def kill(server):  # faketime starts the server as a child of its own
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
 
 
 def mode(number):
@@ -105,7 +112,7 @@ try:
     start(3, "faketime", "-f", "+15m")
     until(lambda: mode(3) == "follower")
     follows = stays("/lease")
-    servers[leader].kill()
+    kill(servers.pop(leader))
     until(lambda: mode(3) == "leader")
     after = client.retry(stays, "/lease"), client.retry(stays, "/ephemeral", 1)
     print(f"a node with a TTL of ten minutes stays: {before}; while a follower's clock is ahead: {follows}")
@@ -113,7 +120,6 @@ try:
     client.stop()
 finally:
     for server in servers.values():
-        server.kill()
-        server.wait()
+        kill(server)
 sys.exit(None if (before, follows, *after) == (True, True, False, True) else "the behaviour has changed")
 PYTHON
