@@ -63,6 +63,12 @@ def reaches(client: Any, time: float) -> None:
     wait_for(lambda: now_of(client) >= time, SOON, lambda: f"{time}, but it is {now_of(client)}")
 
 
+def in_another_session(client: Any, session: int) -> bool:
+    """Whether the client has another session. It has none for a moment in between."""
+    known = client.client_id
+    return known is not None and known[0] != session
+
+
 def delete(client: Any, path: str) -> None:
     """Delete a node that its owner may delete at the same time."""
     with suppress(NoNodeError):

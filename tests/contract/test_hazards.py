@@ -26,7 +26,7 @@ from kazoo.recipe.lock import Lock as KazooLock
 import zklock
 from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Losses, delete, granted, program, run
+from tests.contract.support import SOON, Losses, delete, granted, in_another_session, program, run
 from tests.stopwatch import Stopwatch
 from zklock.testing import FaultProxy, Frame, FrameKind, wait_for
 
@@ -443,7 +443,7 @@ def test_a_session_that_is_replaced_unannounced_is_lost(
     client.add_listener(states.append)
     session = client.client_id[0]
     forgetful.drop()
-    wait_for(lambda: client.client_id and client.client_id[0] != session, SOON)
+    wait_for(lambda: in_another_session(client, session), SOON)
     assert "LOST" not in states
     wait_for(lambda: not lock.held, 2.0)
 

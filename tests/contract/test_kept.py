@@ -11,7 +11,17 @@ import pytest
 
 import zklock
 from tests.contract.fronts import Place
-from tests.contract.support import SOON, Losses, gone, granted, passes_on, queued, results, run
+from tests.contract.support import (
+    SOON,
+    Losses,
+    gone,
+    granted,
+    in_another_session,
+    passes_on,
+    queued,
+    results,
+    run,
+)
 from zklock import LossReason, telemetry
 from zklock.testing import FaultProxy, expire_session, wait_for
 
@@ -419,7 +429,7 @@ class TestLoss:
         lock = mine(on_lost=losses)
         token = mine.idle(lock)
         session = expire_session(client)
-        wait_for(lambda: client.connected and client.client_id[0] != session, SOON)
+        wait_for(lambda: client.connected and in_another_session(client, session), SOON)
         with lock as grant:
             assert (grant.kept, grant.token > token) == (False, True)
         assert losses.losses == []

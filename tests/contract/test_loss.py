@@ -26,6 +26,7 @@ from tests.contract.support import (
     boottime,
     freeze,
     granted,
+    in_another_session,
     passes_on,
     queued,
     results,
@@ -78,7 +79,7 @@ class TestReasons:
         is_told_once(losses, grant, reason)
         with pytest.raises(zklock.LockLost):
             lock.release()
-        wait_for(lambda: client.client_id and client.client_id[0] != grant.session_id, SOON)
+        wait_for(lambda: in_another_session(client, grant.session_id), SOON)
         with lock as again:
             assert again.session_id != grant.session_id
         assert len(losses.losses) == 1
