@@ -27,6 +27,7 @@ from zklock._recipes.effects import (
     Failed,
     Pause,
     Recipe,
+    Request,
     SessionReplaced,
     Wait,
     Wakeup,
@@ -444,7 +445,7 @@ class Attempt(Pending[T]):
         """Note that it sets watches: what fired before is over."""
         self._events = ()
 
-    def answered(self, batch: Any, results: Sequence[Any]) -> None:
+    def answered(self, batch: Sequence[Request], results: Sequence[Any]) -> None:
         """Take the results of a batch."""
         if batch is not self._asked or self._stage is not Stage.SENT:
             return  # it was thrown out of this batch

@@ -160,14 +160,15 @@ class Session(Pulse):
         self.link.ask(self.codec, flight, most)
 
     def _answered(self, attempt: Attempt[Any], flight: Flight) -> None:
-        last = flight.requests[-1]
-        if type(last) is List:
-            self._list_next(last, flight)
+        self._list_next(flight)
         self._found(flight)
         attempt.answered(flight.requests, flight.results)
 
-    def _list_next(self, request: List, flight: Flight) -> None:
+    def _list_next(self, flight: Flight) -> None:
         """List again, if this flight has listed, for those who came meanwhile."""
+        request = flight.requests[-1]
+        if not isinstance(request, List):
+            return
         flights = self._listings.get(request.path)
         if flights is None or flights[0] is not flight:
             return
@@ -178,8 +179,8 @@ class Session(Pulse):
             self.link.ask(self.codec, shared, 1)
 
     def _share(self, flights: list[Flight], shared: Flight) -> None:
-        (request,), (result,) = shared.requests, shared.results
-        self._list_next(request, shared)  # type: ignore[arg-type]
+        self._list_next(shared)
+        (result,) = shared.results
         for flight in flights:
             mine = result.for_another() if isinstance(result, Failed) else result
             flight.set_result(len(flight.requests) - 1, mine)

@@ -287,8 +287,9 @@ class JavaNode(Node):
         return self._process is not None and self._process.poll() is None
 
     def log_tail(self, lines: int) -> str:
-        text = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return "\n".join(text.splitlines()[-lines:])
+        with contextlib.suppress(FileNotFoundError):
+            return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
 
     def read_snapshot(self) -> tuple[str, bytes]:
         newest = snapshot.newest(path.name for path in (self._data / "version-2").glob("*"))

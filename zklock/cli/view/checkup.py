@@ -514,7 +514,7 @@ def _numbers(facts: Facts) -> Iterator[Finding]:
         if path == "/" or children is None:  # no lock; the count of its changes begins at -1
             continue
         queue = names.Queue(children).contenders
-        number = max((name.sequence & 0xFFFFFFFF for name in queue), default=0)
+        number = queue[-1].number if queue else 0
         if not queue:  # how many children were ever made; ZooKeeper lets the changes wrap
             number = ((node.changes & 0xFFFFFFFF) + len(children)) // 2
         if number >= names.EXHAUSTED_AT:

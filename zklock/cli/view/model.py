@@ -424,7 +424,8 @@ def _kind(kinds: Container[names.Kind]) -> What:
 
 def picture(facts: Facts) -> Look:
     """Return what the facts describe."""
-    found = [find(path, facts) for path in sorted(facts.nodes) if path != "/"]
+    listed = (path for path, node in facts.nodes.items() if node.names is not None and path != "/")
+    found = [find(path, facts) for path in sorted(listed)]
     locks = [it.lock for it in found if it.lock is not None and it.lock.places]
     pools = [it.pool for it in found if it.pool is not None]
     return Look(locks, pools, denied=sorted(facts.denied), behind=facts.times.behind)
