@@ -298,8 +298,8 @@ class TestLosing:
         async def work(leadership: aio.Leadership) -> None:
             try:
                 async with leadership:
-                    while True:
-                        await asyncio.sleep(0)
+                    await aside(client.delete, leadership.path)
+                    await forever()
             except BaseException as error:
                 for _ in range(20):
                     await asyncio.sleep(0.001)
@@ -311,7 +311,6 @@ class TestLosing:
             if len(terms) == 2:
                 election.stop()
                 return
-            await aside(client.delete, leadership.path)
             if where == "lead":
                 await work(leadership)
             else:
