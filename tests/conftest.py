@@ -20,6 +20,7 @@ from hypothesis import settings
 
 from tests.modes import examples, full, quick
 from zklock._core import watches
+from zklock._ground import interrupts
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=examples(100))
 settings.register_profile("thorough", max_examples=1000, deadline=None)
@@ -33,6 +34,9 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+# mutmut puts a call of its own before each of zklock's: no signal handler's.
+interrupts._WITHIN.add("mutmut")
 
 # The commands of the tests read no settings of the user who runs them.
 os.environ["ZKLOCK_CONFIG"] = os.devnull
