@@ -12,7 +12,7 @@ from zklock._core.wire import Codec
 from zklock._recipes.effects import Exists, Failed, Failure, Read, Request, Sync, Write
 from zklock.testing.zookeeper import codec, messages
 from zklock.testing.zookeeper.codec import Op
-from zklock.testing.zookeeper.messages import Answer, Connected, EventKind, WatchEvent
+from zklock.testing.zookeeper.messages import Answer, Code, Connected, EventKind, WatchEvent
 
 SESSION = 7
 CODEC = Codec("/app", lambda: None, lambda: SESSION)
@@ -90,9 +90,9 @@ def auth(xid: int) -> bytes:
     return codec.framed(codec.ASKED.pack((xid, Op.AUTH)) + bytes(12))
 
 
-def get(path: str, xid: int = 1) -> bytes:
+def get(path: str, xid: int = 1, *, watch: bool = True) -> bytes:
     return codec.framed(
-        codec.ASKED.pack((xid, Op.GET_DATA)) + codec.REQUESTS[Op.GET_DATA].pack((path, True))
+        codec.ASKED.pack((xid, Op.GET_DATA)) + codec.REQUESTS[Op.GET_DATA].pack((path, watch))
     )
 
 
@@ -160,30 +160,42 @@ def test_numbers_go_on_after_a_cut_and_begin_again_after_the_last(link: Stream) 
         (0, answer(FIRST)),
         (2, answer(FIRST + 1)),
         (1, answer(FIRST) * 2),
+        (1, answer(3) + answer(3)),
+        (1, answer(1)),
         (1, struct.pack(">i", 15) + bytes(15)),
+        (1, answer(FIRST) + struct.pack(">i", 15) + bytes(15)),
         (1, struct.pack(">i", 0)),
         (1, b"\xff\xff\xff\xff"),
         (0, codec.framed(codec.ANSWERED.pack((codec.EVENT_XID, -1, 0)) + bytes(8))),
     ],
-    ids=["stray", "skips one", "twice", "short", "empty", "negative", "short event"],
+    ids=[
+        *("stray", "skips one", "twice", "kazoo's twice", "not kazoo's"),
+        *("short", "short behind another", "empty", "negative", "short event"),
+    ],
 )
 def test_what_cannot_be_of_the_stream_breaks_it(due: int, data: bytes) -> None:
     link = Stream()
     link.send(*[Sync("/a")] * due)
+    link.pass_on(get("/app/a", 3))
     with pytest.raises(Broken):
         link.hear(data)
 
 
-@pytest.mark.parametrize("size", [LONGEST_FIRST + 1, 10])
+@pytest.mark.parametrize("size", [LONGEST_FIRST + 1, 10, 16, 19])
 def test_a_first_frame_that_is_no_handshake_breaks_the_stream(size: int) -> None:
     with pytest.raises(Broken):
-        Stream(connected=False).hear(struct.pack(">i", size) + bytes(16))
+        Stream(connected=False).hear(struct.pack(">i", size) + bytes(19))
 
 
 @pytest.mark.parametrize("flag", [False, True, None])
-def test_a_handshake_tells_of_a_server_that_only_reads(flag: bool | None) -> None:
+@pytest.mark.parametrize("password", [bytes(16), b"", None])
+def test_a_handshake_tells_of_a_server_that_only_reads(
+    password: bytes | None, flag: bool | None
+) -> None:
     link = Stream(connected=False)
-    link.hear(messages.frame(Connected(0, 0, bytes(16), flag)))
+    size = -1 if password is None else len(password)
+    more = b"" if flag is None else bytes([flag])
+    link.hear(codec.framed(struct.pack(">iiqi", 0, 0, 0, size) + (password or b"") + more))
     assert link.rider.told == [(0, 0, bool(flag))]
 
 
@@ -213,6 +225,12 @@ def test_an_error_that_kazoo_does_not_know_is_told(link: Stream, xid: int) -> No
     assert len(link.results) == (xid == FIRST)
 
 
+def test_an_error_that_kazoo_knows_is_handed_on(link: Stream) -> None:
+    link.pass_on(get("/a"))
+    link.hear(missing := messages.frame(Answer(1, 5, Code.NO_NODE)))
+    assert (list(link.inbox), link.rider.told) == ([missing], [])
+
+
 def test_answers_to_credentials_are_held_back_until_they_are_due(link: Stream) -> None:
     for frame in (get("/a", 1), auth(AUTH_XID), get("/b", 2), auth(AUTH_XID)):
         link.pass_on(frame)
@@ -231,6 +249,7 @@ def test_answers_to_credentials_are_held_back_until_they_are_due(link: Stream) -
     [
         (get("/app/a"), "/app/a", 1, "/a"),  # kazoo's watch has fired; ours may be another one
         (PING, "/app/a", 0, "/a"),
+        (get("/app/a", watch=False), "/app/a", 0, "/a"),
         *((struct.pack(">iiii", 12, 1, op, 0), "/app/a", 2, "/a") for op in (101, 105, 106)),
         (PING, "/app", 0, "/"),
         (PING, "", 0, "/"),  # of the session

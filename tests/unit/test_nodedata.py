@@ -32,7 +32,7 @@ def test_an_identity_that_reads_like_a_request_is_none(reads: bool) -> None:
 
 
 def test_curators_request_to_release() -> None:
-    assert parse(b"__REVOKE__").asked == "__REVOKE__"
+    assert parse(b"__REVOKE__") == NodeData(b"", asked="__REVOKE__")
 
 
 @pytest.mark.parametrize("identity", [b"HOST-1:7", b"host-1:7", b"__REVOK", b"__REVOKE___"])
