@@ -79,23 +79,6 @@ def test_who_queues_again_and_gives_up_leaves_the_mark_of_the_holder(world: Worl
     assert world.mark == mark
 
 
-@pytest.mark.parametrize("others", [1, 0])
-def test_who_queues_again_waits_once_for_each_holder_that_has_not_released(
-    world: World, others: int
-) -> None:
-    world.crashed(2)
-    unlucky = world.marked()
-    assert unlucky.client.pauses == [DELAY]
-    if others:
-        world.granted(1)
-        world.settle()
-        assert unlucky.waits  # behind the holder
-        world.server.expire(world.clients[1].session)
-    world.settle()
-    assert unlucky.outcome.stands
-    assert unlucky.client.pauses == [DELAY] * (1 + others)
-
-
 @pytest.mark.parametrize("crashes", [True, False])
 def test_a_tidy_release_whose_reply_is_lost_leaves_the_mark_of_a_later_holder(
     world: World, crashes: bool
@@ -112,13 +95,3 @@ def test_a_tidy_release_whose_reply_is_lost_leaves_the_mark_of_a_later_holder(
     assert (PATH in world.server.tree.nodes) is crashes
     if crashes:
         assert world.mark != abandoned.FREE
-
-
-def test_a_tidy_release_of_a_broken_lock_leaves_the_mark_of_a_later_holder(world: World) -> None:
-    grant = world.granted(0, tidy=True)
-    world.server.delete(grant.path)
-    world.crashed(1)
-    mark = world.mark
-    assert mark != abandoned.FREE
-    assert world.ask(grant.give_back()) is False  # it was gone before
-    assert world.mark == mark

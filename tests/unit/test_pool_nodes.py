@@ -15,7 +15,6 @@ from hypothesis import given, strategies as st
 from zklock._pool import nodes
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.nodes import WorkerRecord
-from zklock._recipes import steps
 from zklock._recipes.effects import (
     AbandonCreate,
     Cancelled,
@@ -26,7 +25,6 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Node,
-    Read,
     SessionReplaced,
     Sync,
     Write,
@@ -177,37 +175,6 @@ def test_what_is_forbidden_of_a_plan_is_told() -> None:
     next(recipe)
     with pytest.raises(AccessDenied):
         recipe.send((Failed(Failure.DENIED, AccessDenied("/p/leader/x: forbidden")),))
-
-
-@pytest.mark.hazard("H56")
-def test_a_worker_writes_for_the_version_that_was_read() -> None:
-    """So what comes late undoes nothing."""
-    recipe = steps.overwrite("/p/x", b"now")
-    assert next(recipe) == (Read("/p/x"),)
-    assert recipe.send((Node("/p/x", b"", 1, True, 7),)) == (Write("/p/x", b"now", 7),)
-    with pytest.raises(StopIteration):
-        recipe.send((None,))
-
-
-@pytest.mark.parametrize("why", [Failure.DROPPED, Failure.CHANGED, Failure.MISSING])
-def test_a_worker_that_does_not_know_what_was_written_reads_again(why: Failure) -> None:
-    recipe = steps.overwrite("/p/x", b"now")
-    next(recipe)
-    recipe.send((Node("/p/x", b"", 1, True, 7),))
-    assert recipe.send((Failed(why, Exception("?")),)) == (Read("/p/x"),)
-    assert recipe.send((Failed(Failure.DROPPED, Exception("?")),)) == (Read("/p/x"),)
-    with pytest.raises(StopIteration):
-        recipe.send((Failed(Failure.MISSING, Exception("gone")),))
-
-
-@pytest.mark.parametrize("answers", [[], [(Node("/p/x", b"", 1, True, 7),)]])
-def test_a_worker_that_may_not_write_says_so(answers: list[Any]) -> None:
-    recipe = steps.overwrite("/p/x", b"now")
-    next(recipe)
-    for answer in answers:
-        recipe.send(answer)
-    with pytest.raises(AccessDenied):
-        recipe.send((Failed(Failure.DENIED, AccessDenied("/p/x: forbidden")),))
 
 
 PLACES = nodes.PoolPaths("/p")

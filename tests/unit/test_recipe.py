@@ -17,12 +17,11 @@ from tests.fakes import (
     FakeGrant,
     Written,
     failure,
-    outcome,
     sent,
 )
 from tests.unit import contending
 from tests.unit.contending import Contender
-from tests.unit.exchange import Said, Table, cases, exchanged
+from tests.unit.exchange import Returns, Said, Table, cases, exchanged
 from tests.unit.network import CLIENTS, which
 from zklock._recipes import lock as lock_recipe, names, steps
 from zklock._recipes.effects import (
@@ -39,10 +38,11 @@ from zklock._recipes.effects import (
     Read,
     Recipe,
     Sync,
+    Wait,
+    Wakeup,
     Watch,
 )
 from zklock.errors import AccessDenied, MixedNames, SequenceExhausted, ZkLockError
-from zklock.token import FencingToken
 
 PATH = "/locks/report"
 KAZOO = f"{PATH}/{'a' * 32}__lock__"
@@ -81,125 +81,16 @@ def world() -> World:
     return World()
 
 
-# What it costs.
-
-
-def test_a_free_lock_takes_one_batch_of_two_requests(world: World) -> None:
-    contender = world.start()
-    assert sent(world.clients[0]) == [Create, List]
-    world.settle()
-    grant = contender.outcome
-    assert grant.stands
-    assert grant.token == FencingToken(world.server.tree.nodes[PATH].czxid, 0)
-    assert sent(world.clients[0]) == []
-
-
-def test_a_handover_from_the_sole_blocker_needs_no_request(world: World) -> None:
-    first, second = world.start(0), world.start(1)
-    world.settle()
-    assert sent(world.clients[1]) == [Create, List, Watch, Watch]
-    world.clients[0].release(first.outcome)
-    world.settle()
-    assert second.outcome.stands
-    assert sent(world.clients[1]) == []
-
-
-def in_line(world: World) -> list[Contender]:
-    contenders = [world.start(client) for client in range(len(world.clients))]
+def test_a_release_is_one_request_and_wakes_the_next_only() -> None:
+    world = World(4)
+    contenders = [world.start(client) for client in range(4)]
     world.settle()
     for client in world.clients:
         client.sent.clear()
-    return contenders
-
-
-def test_a_release_is_one_request_and_wakes_the_next_only() -> None:
-    world = World(4)
-    contenders = in_line(world)
     world.clients[0].release(contenders[0].outcome)
     world.settle()
     assert [sent(client) for client in world.clients] == [[Delete], [], [], []]
     assert [contender.waits for contender in contenders] == [False, False, True, True]
-
-
-def test_whoever_gives_up_in_the_middle_wakes_only_the_one_behind() -> None:
-    world = World(4)
-    contenders = in_line(world)
-    contenders[1].attempt.cancel()
-    world.settle()
-    # The one behind looks again: that its blocker is gone does not make it the first.
-    assert [sent(client) for client in world.clients] == [[], [Delete], [List, Watch, Watch], []]
-    assert contenders[2].waits
-
-
-# What is lost, and who asks.
-
-
-@pytest.mark.parametrize("carried_out", [0, 1, 2])
-def test_a_create_whose_reply_is_lost(world: World, carried_out: int) -> None:
-    contender = world.start()
-    client = world.clients[0]
-    client.lose_connection(carried_out=carried_out)
-    world.settle()
-    assert contender.outcome.stands
-    assert world.queue == [contender.outcome.path.rpartition("/")[2]]
-    prefixes = [request.prefix for request in client.sent if isinstance(request, Create)]
-    assert len(prefixes) == (1 if carried_out else 2)
-    assert len(prefixes) == len(set(prefixes)), "the other create may still arrive, for nobody"
-
-
-@pytest.mark.parametrize("counter", [0, names.EXHAUSTED_AT])
-def test_parent_and_node_deleted_before_the_listing(world: World, counter: int) -> None:
-    """H13, at its worst: between the two requests of the first batch."""
-    world.count_to(counter)
-    contender = world.start()
-    client = world.clients[0]
-    client.serve()
-    assert client.link is not None
-    world.server.delete(f"{PATH}/{world.queue[0]}")
-    world.server.delete(PATH)
-    client.link.advance(2)
-    world.settle()
-    assert contender.outcome.stands
-    assert contender.outcome.token == FencingToken(world.server.tree.nodes[PATH].czxid, 0)
-
-
-def test_data_that_change_while_the_create_is_under_way_are_told(world: World) -> None:
-    """The changer knows of no node then, and leaves it to the recipe."""
-
-    class Telling(lock_recipe.Entry):
-        told = 0
-
-        def announce(self) -> Any:
-            self.told += 1
-            yield from super().announce()
-
-    for changes in (0, 1):
-        entry = Telling(PATH, b"me", names.Kind.READ)
-        attempt = world.clients[changes].acquire(entry).start()
-        if changes:
-            entry.data = b"changed"
-        world.settle()
-        assert outcome(attempt).stands
-        assert entry.told == changes
-
-
-def test_whoever_leaves_removes_its_other_nodes_first_and_tidies_up_last(world: World) -> None:
-    steps: list[tuple[str, bool]] = []
-
-    class Tidying(lock_recipe.Entry):
-        def before_leaving(self) -> Any:
-            steps.append(("before", self.node in world.server.tree.nodes))
-            yield from super().before_leaving()
-
-        def after_leaving(self) -> Any:
-            steps.append(("after", self.node in world.server.tree.nodes))
-            yield from super().after_leaving()
-
-    entry = Tidying(PATH, b"me", names.Kind.EXCLUSIVE)
-    world.clients[0].acquire(entry).start()
-    world.settle()
-    assert world.ask(lock_recipe.leave(entry)) is None
-    assert steps == [("before", True), ("after", False)]
 
 
 def test_a_waiter_knows_how_many_stand_before_it_and_behind_whom(world: World) -> None:
@@ -216,35 +107,6 @@ def test_a_waiter_knows_how_many_stand_before_it_and_behind_whom(world: World) -
     world.settle()
     assert entry.granted
     assert places == [(entry.node, 2)], "it is told once for each node"
-
-
-# Among kazoo's names.
-
-
-@pytest.fixture
-def kazoos() -> World:
-    return World(naming=names.Naming.KAZOO)
-
-
-@pytest.mark.parametrize("kind", [names.Kind.EXCLUSIVE, names.Kind.READ, names.Kind.WRITE])
-@pytest.mark.parametrize("patient", [True, False])
-def test_names_that_kazoo_does_not_see_are_refused(
-    kazoos: World, kind: names.Kind, patient: bool
-) -> None:
-    stranger = kazoos.server.create(CURATOR, b"", PERSISTENT)
-    assert isinstance(kazoos.granted(kind=kind, patient=patient), MixedNames)
-    assert [f"{PATH}/{name}" for name in kazoos.queue] == [stranger]
-
-
-def test_a_waiter_that_comes_to_see_such_a_name_leaves(kazoos: World) -> None:
-    first, second = (str(kazoos.server.create(KAZOO, b"", PERSISTENT)) for _ in range(2))
-    waiter = kazoos.start()
-    kazoos.settle()
-    stranger = kazoos.server.create(CURATOR, b"", PERSISTENT)
-    kazoos.server.delete(second)
-    kazoos.settle()
-    assert isinstance(waiter.outcome, MixedNames)
-    assert {f"{PATH}/{name}" for name in kazoos.queue} == {first, stranger}
 
 
 # Under faults of every kind.
@@ -397,13 +259,19 @@ def test_a_contender_is_named_by_a_random_uuid() -> None:
 
 # One answer after another.
 
-PREFIX = f"{PATH}/{names.prefix(names.Kind.EXCLUSIVE, 'u')}"
+KIND = names.Kind.EXCLUSIVE
+PREFIX = f"{PATH}/{names.prefix(KIND, 'u')}"
 ME = f"{PREFIX}0000000004"
 OTHER, DENIED, MISSING = (failure(Failure[why], PATH) for why in ("OTHER", "DENIED", "MISSING"))
 FIRST = (Create(PREFIX, b"me", 1), List(PATH))
 MADE = (*steps.makes(PATH), *FIRST)
 SOUGHT = (Sync(PATH), List(PATH))
 ABANDONS = AbandonCreate(PATH, "u")
+WORN = f"{PREFIX}{names.EXHAUSTED_AT}"
+UNSEEN: Said = [FIRST, (Node(ME, b"me", 1, True), MISSING), (List(PATH),), (MISSING,)]
+SEEN = (Create(f"{PATH}/{names.prefix(KIND, 'u', names.Naming.KAZOO)}", b"me", 1), List(PATH))
+MINE = Node(f"{SEEN[0].prefix}0000000004", b"me", 1, True)
+OLDER, FOREIGN = [f"{KAZOO}{number:010d}" for number in range(2)], f"{CURATOR}0000000003"
 GONE: Said = [(Delete(ME),), (None,)]
 
 
@@ -428,6 +296,10 @@ def leave(**state: Any) -> Any:
     return lock_recipe.leave(lone(**state))
 
 
+def queue(*nodes: str) -> Listing:
+    return Listing([node.rpartition("/")[2] for node in nodes], 7)
+
+
 EXCHANGES: Table = {
     "given up before anything was sent": (acquire, [FIRST, Cancelled(), Cancelled]),
     "not permitted, and not looked for": (acquire, [FIRST, (DENIED, DENIED), AccessDenied]),
@@ -437,6 +309,27 @@ EXCHANGES: Table = {
         [
             *(FIRST, (Node(ME, b"me", 1, True), DENIED.for_another()), (List(PATH),)),
             *((DENIED.for_another(),), *GONE, AccessDenied),
+        ],
+    ),
+    "its path is deleted before the listing": (acquire, [*UNSEEN, FIRST]),
+    "its path is deleted as its numbers have run out": (
+        acquire,
+        [
+            *(FIRST, (Node(WORN, b"me", 1, True), MISSING), (List(PATH),), (MISSING,)),
+            *((Delete(WORN), Delete(PATH)), (MISSING, MISSING), (List(PATH),), (MISSING,), FIRST),
+        ],
+    ),
+    "a name that kazoo does not see": (
+        partial(acquire, naming=names.Naming.KAZOO),
+        [SEEN, (MINE, queue(FOREIGN, MINE.path)), (Delete(MINE.path),), (None,), MixedNames],
+    ),
+    "a name that kazoo does not see, as it waits": (
+        partial(acquire, naming=names.Naming.KAZOO),
+        [
+            *(SEEN, (MINE, queue(*OLDER, MINE.path)), (Watch(OLDER[1]), Watch(MINE.path))),
+            *((Node(OLDER[1], b"", 2, False), MINE), Wait(OLDER[1], MINE.path)),
+            *(Wakeup.BLOCKER_GONE, (List(PATH),), (queue(OLDER[0], MINE.path, FOREIGN),)),
+            *((Delete(MINE.path),), (None,), MixedNames),
         ],
     ),
     "a path that may not be made": (
@@ -456,6 +349,10 @@ EXCHANGES: Table = {
     "a withdrawal that is given up goes on, and says so": (
         partial(leave, node=ME),
         [(Delete(ME),), Cancelled(), *GONE, Cancelled],
+    ),
+    "a withdrawal of what is gone says so": (
+        partial(leave, node=ME),
+        [(Delete(ME),), (MISSING,), Returns(False)],
     ),
     "a withdrawal that cannot look tries again after growing pauses": (
         partial(leave, uuid="u"),
@@ -481,10 +378,9 @@ def test_one_answer_after_another(make: Any, said: Said) -> None:
     exchanged(make(), said)
 
 
-def test_a_grant_is_given_back_by_deleting_the_node() -> None:
-    recipe: Any = acquire()
+def test_data_may_change_while_the_create_is_under_way() -> None:
+    entry = lone()
+    recipe: Any = lock_recipe.acquire(entry)
     next(recipe)
-    listing = Listing([ME.rpartition("/")[2]], 7)
-    claim = recipe.send((Node(ME, b"me", 1, True), listing))
-    assert claim == Claim(ME, FencingToken(7, 4), claim.release)
-    assert next(claim.release()) == (Delete(ME),)
+    entry.data = b"changed"
+    assert isinstance(recipe.send((Node(ME, b"me", 1, True), queue(ME))), Claim)

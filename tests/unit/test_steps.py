@@ -215,6 +215,28 @@ def test_a_deletion(make: Any, said: Said) -> None:
     exchanged(make(), said)
 
 
+# To write over what a node says.
+
+NOW = (Write(PATH, b"now", 7),)
+SEEN: Said = [READ, (Node(PATH, b"", 1, True, 7),), NOW]
+AGAIN: Said = [READ, (DROPPED,), READ, (MISSING,), Returns(False)]
+write: Any = partial(steps.overwrite, PATH, b"now")
+WRITES: Table = {
+    "is for the version that was read": (write, [*SEEN, (None,), Returns(True)]),
+    "may be lost": (write, [*SEEN, (DROPPED,), *AGAIN]),
+    "comes after another": (write, [*SEEN, (CHANGED,), *AGAIN]),
+    "comes too late": (write, [*SEEN, (MISSING,), *AGAIN]),
+    "is not permitted": (write, [*SEEN, (DENIED,), AccessDenied]),
+    "nor is the look": (write, [READ, (DENIED,), AccessDenied]),
+}
+
+
+@pytest.mark.hazard("H56")
+@cases(WRITES)
+def test_a_write(make: Any, said: Said) -> None:
+    exchanged(make(), said)
+
+
 # To wait behind a node.
 
 OWN, BLOCKER = node(4), node(3)
