@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from tests.fakes import PERSISTENT, Counted, Written, failure, sent, settle
+from tests.fakes import PERSISTENT, Written, failure, sent, settle
 from tests.unit import contending
 from tests.unit.contending import Contender
 from tests.unit.exchange import Returns, Said, Table, cases, exchanged
@@ -64,43 +64,16 @@ class World(contending.World):
     def kept(self) -> bytes:
         return self.server.tree.nodes[ROOT].data
 
-    def keep(self, data: bytes, *, worn: bool = False) -> None:
+    def keep(self, data: bytes) -> None:
         """Make all paths, and write the limit, as an operator does."""
         for path in (LEASES, LOCKS):
             self.server.make_path(path)
         self.server.commit(Written(ROOT, data))
-        if worn:
-            self.server.commit(Counted(LEASES, names.EXHAUSTED_AT - 1))
 
 
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-# Permits and their order.
-
-
-def test_what_a_free_permit_costs(world: World) -> None:
-    world.keep(b"2")
-    grant = world.granted()
-    assert grant.stands
-    assert sent(world.clients[0]) == [Create, List, Read, Create, List, Transaction]
-    assert world.queue == []
-    assert [f"{LEASES}/{name}" for name in world.leases] == [grant.path]
-
-
-def test_several_permits_have_the_greatest_token_and_go_together(world: World) -> None:
-    taker = world.start(limit=3, permits=3)
-    world.settle()
-    numbers = sorted(int(name[-10:]) for name in world.leases)
-    assert taker.outcome.token.sequence == numbers[-1]
-    assert sorted(int(path[-10:]) for path in taker.outcome.others) == numbers[:-1]
-    sent(world.clients[0])
-    taker.give_back()
-    world.settle()
-    assert world.leases == world.queue == []
-    assert sent(world.clients[0]) == [Delete] * 3
 
 
 def test_an_impatient_contender_hears_of_a_lease_that_leaves_too_few(world: World) -> None:
@@ -146,19 +119,6 @@ def test_a_limit_that_does_not_fit_is_an_error(
     assert world.queue == world.leases == []
 
 
-def test_the_greatest_limit_is_one(world: World) -> None:
-    world.keep(str(names.EXHAUSTED_AT - 1).encode())
-    assert world.granted(limit=None).stands
-
-
-def test_the_limit_that_is_kept(world: World) -> None:
-    assert world.ask(semaphore.limit_of(ROOT)) is None
-    world.server.make_path(ROOT)
-    assert world.ask(semaphore.limit_of(ROOT)) is None
-    assert world.ask(semaphore.set_limit(ROOT, 1)) is None
-    assert world.ask(semaphore.limit_of(ROOT)) == 1
-
-
 @pytest.mark.hazard("H56")
 def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
     world.keep(b"4")
@@ -177,55 +137,7 @@ def test_a_limit_that_is_written_late_undoes_no_later_one(world: World) -> None:
     assert world.kept == b"6"
 
 
-def test_a_waiter_that_named_another_limit_leaves_when_it_changes(world: World) -> None:
-    world.granted(limit=1)
-    waiting = world.start(1, limit=1)
-    world.settle()
-    world.ask(semaphore.set_limit(ROOT, 2), 2)
-    assert isinstance(waiting.outcome, LimitMismatch)
-    assert len(world.leases) == 1
-    assert world.queue == []
-
-
-# Worn-out numbers.
-
-
-def test_worn_out_permits_are_renewed(world: World) -> None:
-    world.keep(b"2", worn=True)
-    grant = world.granted(permits=2)
-    assert grant.stands
-    assert grant.token.sequence == 1
-    assert len(world.leases) == 2
-
-
-def test_who_gets_a_worn_out_permit_waits_until_the_last_one_is_given_back(world: World) -> None:
-    world.keep(b"2", worn=True)
-    holder, late = world.start(0), world.start(1)
-    world.settle()
-    token = holder.outcome.token
-    assert token.sequence == names.EXHAUSTED_AT - 1
-    assert late.waits
-    assert len(world.leases) == 1
-    holder.give_back()
-    world.settle()
-    assert late.outcome.token == FencingToken(world.server.tree.nodes[LEASES].czxid, 0)
-    assert late.outcome.token > token
-
-
 # Errors leave nothing behind.
-
-
-@pytest.mark.parametrize("denied", [Create, List, Read, Transaction, WatchList])
-def test_what_is_forbidden_is_an_error_and_leaves_nothing(world: World, denied: type) -> None:
-    world.granted(limit=1)
-    world.server.denied = {denied}
-    other = world.start(1, limit=1)
-    if denied is Transaction:
-        world.server.grants[0].client.delete(world.server.grants[0].path)
-    world.settle()
-    assert isinstance(other.outcome, AccessDenied)
-    assert world.queue == []
-    assert len(world.leases) == (denied is not Transaction)
 
 
 def test_a_permit_that_may_not_be_looked_for_keeps_nothing_else(world: World) -> None:
@@ -336,6 +248,9 @@ LOST: Said = [*FREE, (DROPPED,), LEAVES, (MISSING,), READS_AGAIN]
 CLAIMS: Said = [*FREE, (None,), ANY]
 LOOKS_AGAIN: Said = [(List(LEASES),), (Listing([], 7),)]
 GIVES_BACK: Said = [(Delete(f"{LEASES}/{LEASE}"),), (None,), Returns(lock_recipe.AGAIN)]
+MOST = names.EXHAUSTED_AT - 1
+WORN = f"{LEASES}/_c_u-lease-{names.EXHAUSTED_AT}"
+kept = partial(semaphore.limit_of, ROOT)
 NO_LIMIT = (*steps.makes(ROOT), Exists(ROOT))
 TURNS: dict[str, Said] = {
     "another limit": [
@@ -354,6 +269,12 @@ TURNS: dict[str, Said] = {
     "lost, without a limit": [*LOST, (None, OTHER), ZkLockError],
     "lost, and the path was made anew": [*LOST, (None, limited(4)), *GIVES_BACK],
     "lost, and the limit has changed": [*LOST, (None, limited(6)), *GIVES_BACK],
+    "its numbers have run out": [
+        *(*MADE, (node(WORN), Listing([WORN.rpartition("/")[2]], 7)), (Delete(WORN), ANY)),
+        *((None, None), (List(LEASES),), (Listing([], 7),), (Delete(LEASES),), (None,)),
+        *((List(LEASES),), (MISSING,), Returns(lock_recipe.AGAIN)),
+    ],
+    "it may not leave the queue": [*FREE, (DENIED,), AccessDenied],
     "the limit cannot be read": [READS, (OTHER,), ZkLockError],
     "the path cannot be made": [READS, (MISSING,), NO_LIMIT, (None, OTHER, MISSING), ZkLockError],
     "a limit is missing": [
@@ -380,10 +301,15 @@ OTHERS: Table = {
         partial(semaphore.set_limit, ROOT, 2),
         [READS, (MISSING,), NO_LIMIT, (None, None, OTHER), ZkLockError],
     ),
-    "a limit that cannot be read": (
-        partial(semaphore.limit_of, ROOT),
-        [READS, (OTHER,), ZkLockError],
+    "its limit changes as it waits": (
+        partial(turn, 1),
+        [*WAITS, (FULL, node(OWN), Node(ROOT, b"2", 0, False, 6)), LimitMismatch],
     ),
+    "the limit": (kept, [READS, (LIMIT,), Returns(1)]),
+    "the greatest limit": (kept, [READS, (Node(ROOT, b"%d" % MOST, 0, False),), Returns(MOST)]),
+    "a limit that nobody has set": (kept, [READS, (UNLIMITED,), Returns()]),
+    "a limit without a path": (kept, [READS, (MISSING,), Returns()]),
+    "a limit that cannot be read": (kept, [READS, (OTHER,), ZkLockError]),
     "no path is made where nobody has set a limit": (
         lambda: lock_recipe.acquire(entry()),
         [*ASKS, (MISSING,), LimitMismatch],
