@@ -446,15 +446,6 @@ def test_a_release_that_cannot_be_begun_holds_up_nobody() -> None:
     assert SHARD not in world.slots.owned
 
 
-def test_no_shard_is_queued_for_with_a_client_of_no_use() -> None:
-    world = owned()
-    world.is_usable = False
-    world.bring(SlotEvent.LOST)
-    world.bring(SlotEvent.WORK_OVER)
-    assert world.slots.empty
-    assert "queue" not in world.acts
-
-
 def test_a_drained_worker_keeps_what_it_owns_until_another_is_to_have_it() -> None:
     world = owned()
     world.want(SHARD, 8)
@@ -463,18 +454,6 @@ def test_a_drained_worker_keeps_what_it_owns_until_another_is_to_have_it() -> No
     assert states == [S.OWNED, S.WITHDRAWING]
     world.want()
     assert world.slot.state is S.ENDING
-
-
-def test_an_attempt_that_cannot_begin_is_one_failure() -> None:
-    """Its outcome says the same once more, on its own way."""
-    world = OneSlot()
-    world.begins_fail = True
-    world.begin()
-    assert world.acts == ["queue", "pause"]
-    world.begins_fail = False
-    world.time_passes()
-    assert world.acts == ["queue", "pause", "queue"]
-    assert world.slot.state is S.CONTENDING
 
 
 # Any events in any order.
