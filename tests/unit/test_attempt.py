@@ -30,7 +30,7 @@ from zklock import ClientClosed, ZkLockError
 from zklock._core.attempt import Attempt, Stage
 from zklock._core.pulse import LATE_TIMEOUTS
 from zklock._ground.loss import LossReason
-from zklock._recipes.effects import Create, Failed, List, Pause, Recipe, Sync
+from zklock._recipes.effects import Create, Failed, List, Recipe, Sync
 from zklock._recipes.steps import delete
 
 BEAT = TIMEOUT / 10
@@ -202,21 +202,6 @@ def test_a_create_that_is_carried_out_late_is_deleted(late: float) -> None:
     assert len(world.server.names()) == 2
     world.run(60.0)
     assert world.server.names() == [grant.path.rpartition("/")[2]]
-
-
-def test_a_pause_that_is_given_up_is_called_off() -> None:
-    world = connected()
-
-    def pauses() -> Recipe[Any]:
-        yield Pause(5.0)
-        return "over"
-
-    one, two = (world.session.attempt(pauses).start() for _ in range(2))
-    assert one.stage is Stage.PAUSE
-    assert one.cancel()
-    assert world.session._attempts == {two: None}
-    world.run(5.0)
-    assert two.result() == "over"
 
 
 def test_an_answer_that_asks_for_patience_is_told_after_a_pause() -> None:

@@ -19,12 +19,10 @@ import pytest
 from kazoo.security import make_acl
 
 from tests.contract.support import SOON
-from tests.unit.sessions import CLOSED, PATH, TIMEOUT, World, nothing_logged_in_a_step
+from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_in_a_step
 from zklock import (
     AccessDenied,
     LockLost,
-    Loss,
-    LossReason,
 )
 from zklock._core import watches
 from zklock._core.attempt import Attempt
@@ -32,7 +30,6 @@ from zklock._core.keep import Place
 from zklock._core.session import DELETED
 from zklock._core.watches import LOOK_AGAIN
 from zklock._election import observe
-from zklock._ground.events import Event
 from zklock._recipes import names, nodedata, queries
 from zklock._recipes.effects import Check, Exists, List, Request, Sync, Watch
 from zklock._recipes.notes import Notes
@@ -40,7 +37,6 @@ from zklock.testing.zookeeper.messages import GetData
 
 BEAT = TIMEOUT / 10
 LEASE = 2 / 3 * TIMEOUT
-UNREADABLE = [make_acl("world", "anyone", create=True, delete=True, write=True)]
 Make = Callable[..., World]
 
 
@@ -131,22 +127,6 @@ class TestLease:
         assert world.session.lease_end <= sent + LEASE
         assert grant.held
 
-    def test_lapses_to_the_moment(self, world: World) -> None:
-        lost: list[Loss] = []
-        grant = world.acquire(on_lost=lost.append)
-        world.run(2 * TIMEOUT)
-        world.latency = math.inf
-        end = world.session.lease_end
-        world.run(end - world.now - 1e-6)
-        assert grant.remaining() > 0
-        assert not grant.lost.is_set()
-        world.run(1e-6)
-        assert grant.lost.is_set()
-        assert not grant.held
-        assert [(loss.reason, loss.noticed, loss.lease_end) for loss in lost] == [
-            (LossReason.LEASE_LAPSED, end, end)
-        ]
-
     def test_is_over_for_who_looks_before_the_thread_does(self, world: World) -> None:
         grant = world.acquire()
         world.now = world.session.lease_end
@@ -188,12 +168,6 @@ class TestLease:
 
 
 class TestHeartbeats:
-    def test_go_out_ten_times_per_timeout(self, world: World) -> None:
-        world.acquire()
-        began = world.now
-        world.run(5 * TIMEOUT)
-        assert every_beat(since(world, began, Check), 5)
-
     def test_take_turns_among_the_nodes(self, world: World) -> None:
         paths = {world.acquire(f"/lock-{number}").path for number in range(3)}
         world.sent.clear()
@@ -398,19 +372,6 @@ class TestWhoIsToldNothing:
         leave(world, *others)
 
 
-class TestBegin:
-    @pytest.mark.parametrize("since", [0.0, 0.25, 0.3])
-    def test_the_first_lock_after_an_idle_time_is_granted_at_once(
-        self, world: World, since: float
-    ) -> None:
-        idle(world)
-        world.run(since * TIMEOUT)
-        attempt = world.ask_for()
-        world.run()
-        assert attempt.done
-        assert attempt.result().held
-
-
 class TestWatches:
     def test_are_placed_behind_the_next_heartbeat(self, world: World) -> None:
         world.acquire("/other")
@@ -432,34 +393,6 @@ class TestWatches:
         assert 0 < len(world.requests(Watch)) < held
         world.run(BEAT)
         assert len(world.requests(Watch)) == held
-
-    def test_whoever_sees_a_leadership_lost_sees_that_it_should_stop(self, world: World) -> None:
-        leadership = lead(world)
-        seen: list[bool] = []
-
-        class Seen(Event):
-            def set(self) -> None:
-                seen.append(leadership.should_stop.is_set())
-                super().set()
-
-        leadership.lost = Seen()
-        world.server.delete(leadership.path)
-        world.deliver()
-        world.run(BEAT)
-        assert (leadership.lost.is_set(), seen) == (True, [True])
-
-    def test_of_a_leader_are_on_the_data_of_the_election_too(self, world: World) -> None:
-        """One more request in the batch behind the first heartbeat, and none before."""
-        world.acquire("/some/lock")
-        leadership = lead(world)
-        waiting = [world.stand() for _ in range(3)]
-        world.run(BEAT / 2)
-        assert PATH not in watched(world)
-        world.run(10 * TIMEOUT)
-        assert watched(world).count(PATH) == 1
-        assert watched(world).count("/some/lock") == 0
-        assert watched(world).count(leadership.path) == 2  # the second one, as a waiter's
-        assert not any(attempt.done for attempt in waiting)
 
     def test_bring_a_leader_a_request_at_once(self, world: World) -> None:
         asked: list[Any] = []
@@ -522,19 +455,6 @@ class TestWatches:
 
 
 class TestConnections:
-    def test_that_are_lost_suspend_and_come_back(self, world: World) -> None:
-        suspended: list[Any] = []
-        grant = world.acquire(on_suspended=suspended.append)
-        world.run(TIMEOUT)
-        world.disconnect()
-        assert suspended == [grant]
-        world.run(BEAT)
-        watches = len(world.requests(Watch))
-        world.connect()
-        world.run(10 * TIMEOUT)
-        assert grant.held
-        assert len(world.requests(Watch)) == watches + 1
-
     def test_of_an_unanswered_handshake_bound_the_lease(self, world: World) -> None:
         grant = world.acquire()
         world.disconnect()
@@ -553,15 +473,6 @@ class TestConnections:
             assert world.session.timeout == TIMEOUT / 3
             assert 0 < grant.remaining() <= LEASE / 3
         assert caplog.text.count("shortened the session timeout from 12 to 4 s") == 1
-
-    def test_to_another_session_without_a_word_lose_its_grants(self, world: World) -> None:
-        lost: list[Loss] = []
-        grant = world.acquire(on_lost=lost.append)
-        world.disconnect()
-        world.server.expire(grant.session_id)
-        world.client.client_id = None
-        world.connect()
-        assert [loss.reason for loss in lost] == [LossReason.SESSION_EXPIRED]
 
     def test_to_a_read_only_server_prove_nothing(self, world: World) -> None:
         grant = world.acquire()
@@ -613,15 +524,6 @@ def test_who_asks_for_a_lease_that_is_over_posts_nothing_where_nothing_is_held()
     for _ in range(3):
         assert grant.remaining() == 0
     assert not world.shell.work()
-
-
-def test_an_end_that_is_told_behind_the_next_start_is_over_with_the_next_session() -> None:
-    world = World()
-    world.connect()
-    world.disconnect()
-    world.shell.step(world.session.end, LossReason.CLIENT_CLOSED, CLOSED)
-    world.shell.step(world.session.connected_as, TIMEOUT, 77)
-    world.session.check_usable()
 
 
 def test_a_place_may_be_dropped_on_another_thread_while_the_connection_ends() -> None:
