@@ -114,32 +114,6 @@ async def awaited(it: Event) -> None:
 
 
 class TestSubscription:
-    def test_tells_in_order_on_a_thread_of_its_own(self, subscribe: Subscribe) -> None:
-        told: list[tuple[float, str]] = []
-        subscription = subscribe(lambda it: told.append((it.at, threading.current_thread().name)))
-        for at in range(50):
-            emit(event(at))
-        assert subscription.flush(SOON)
-        assert told == [(at, "zklock-telemetry") for at in range(50)]
-
-    def test_one_that_hangs_holds_up_nobody(self, subscribe: Subscribe, heard: Heard) -> None:
-        go, entered = threading.Event(), threading.Event()
-
-        def hang(it: Event) -> None:
-            entered.set()
-            go.wait(SOON)
-
-        hanging = subscribe(hang, most=5)
-        emit(event())
-        assert entered.wait(SOON)
-        for at in range(20):
-            emit(event(at))
-        assert len(heard.all(Event)) == 21
-        assert hanging.dropped == 15
-        assert not hanging.flush(0.0)
-        go.set()
-        assert hanging.flush(SOON)
-
     def test_what_was_dropped_is_logged_once_in_a_while(
         self, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -233,20 +207,6 @@ class TestSubscription:
             with pytest.raises(KeyboardInterrupt):
                 telemetry.subscribe(print)
         wait_for(lambda: set(tellers()) <= before, SOON)
-
-    def test_close_tells_what_was_before_and_nothing_after(self, subscribe: Subscribe) -> None:
-        told: list[float] = []
-        before = tellers()
-        subscription = subscribe(lambda it: told.append(it.at))
-        (mine,) = set(tellers()) - set(before)
-        emit(event(1))
-        subscription.close()
-        subscription.close()
-        emit(event(2))
-        mine.join(SOON)
-        assert not mine.is_alive()
-        assert told == [1]
-        assert not subscription.flush(0.0)
 
     def test_without_a_subscription_there_is_no_thread_and_no_hook(self) -> None:
         assert not hub.hooks
@@ -551,15 +511,6 @@ class TestSessions:
         proofs = heard.all(Proof)[before:]
         assert proofs
         assert not proofs[-1].held
-
-    def test_late_is_told_once(
-        self, world: World, heard: Heard, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        world.acquire()
-        world.latency = 0.25 * TIMEOUT
-        world.run(3 * TIMEOUT)
-        assert heard.one(HeartbeatLate).limit == pytest.approx(TIMEOUT / 5)
-        assert "no answer to a heartbeat" in caplog.text
 
 
 def test_a_stale_token_that_is_refused(heard: Heard) -> None:

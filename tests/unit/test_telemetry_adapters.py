@@ -118,16 +118,6 @@ def events() -> list[Event]:
 
 
 class TestState:
-    def test_holders(self) -> None:
-        state = State(itself)
-        assert state.holders() == {}
-        for event in (granted(1), granted(2), granted(3, "/other")):
-            state.note(event)
-        assert state.holders() == {("/lock", "exclusive"): 2, ("/other", "exclusive"): 1}
-        for again in (released(1), released(1), lost(2)):
-            state.note(again)
-        assert state.holders() == {("/lock", "exclusive"): 0, ("/other", "exclusive"): 1}
-
     def test_locks_of_one_label_are_counted_together(self) -> None:
         state = State(lambda path: path.split("/")[1])
         state.note(granted(1, "/jobs/1"))
@@ -412,19 +402,6 @@ class TestOpenTelemetry:
         after = time.time_ns()
         slack = 50_000_000  # what the wall clock may be adjusted by meanwhile
         assert before - slack <= hold.start_time <= after + slack
-
-    def test_a_session_with_a_lock(self, recorded: Recorded) -> None:
-        world = World()
-        world.connect()
-        held = world.acquire()
-        world.run(3.0)
-        assert [value for _, value in recorded.points("holders")] == [1]
-        states = {it["lock.session.state"]: n for it, n in recorded.points("sessions")}
-        assert states == {"connected": 1, "disconnected": 0}
-        held.abandon()
-        (hold,) = recorded.spans("lock.hold")
-        assert hold.attributes["lock.token"] == str(held.token)
-        assert hold.end_time - hold.start_time == pytest.approx(3e9)
 
     def test_closed_it_records_no_more(self, recorded: Recorded) -> None:
         recorded.made.close()
