@@ -46,7 +46,6 @@ from zklock.telemetry import (
     StaleTokenRefused,
     Subscription,
     Suspended,
-    Withdrawn,
 )
 from zklock.testing import wait_for
 
@@ -323,29 +322,6 @@ def permit(world: World, limit: int | None = None) -> Attempt[Any]:
 
 
 class TestGrants:
-    def test_granted_and_released(self, world: World, heard: Heard) -> None:
-        grant = world.acquire()
-        world.run(3.0)
-        began = world.now
-        grant.abandon()
-        world.run()
-        assert heard.one(Granted) == Granted(
-            at=began - 3.0,
-            path=PATH,
-            kind="exclusive",
-            identity="me",
-            token=grant.token,
-            node=grant.path,
-            session_id=grant.session_id,
-            permits=1,
-            waited=0.0,
-            gap=None,
-        )
-        released = heard.one(Released)
-        assert (released.at, released.lasted) == (began, 3.0)
-        assert released.token == grant.token
-        assert not heard.all(Lost, Withdrawn, Suspended)
-
     def test_waited_and_the_gap_after_the_one_before(self, world: World, heard: Heard) -> None:
         first = world.acquire()
         second = world.ask_for()
