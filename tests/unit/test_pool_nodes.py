@@ -7,11 +7,15 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.fakes import failure
+from tests.unit.exchange import Returns, Said, exchanged
 from zklock._pool import nodes
 from zklock._pool.keys import MAX_SHARDS, Key
 from zklock._pool.nodes import WorkerRecord
@@ -25,6 +29,7 @@ from zklock._recipes.effects import (
     Failure,
     List,
     Node,
+    Read,
     SessionReplaced,
     Sync,
     Write,
@@ -105,15 +110,12 @@ def test_what_one_worker_has_fits_into_its_nodes() -> None:
 
 def test_many_nodes_are_read_some_at_a_time() -> None:
     """ZooKeeper answers in order: a heartbeat waits behind what was asked for before it."""
-    paths = [f"/p/{number}" for number in range(600)]
-    recipe, asked = nodes.read(paths), list[int]()
-    batch: Any = next(recipe)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            asked.append(len(batch))
-            batch = recipe.send(tuple([Node(each.path, b"", 1, False) for each in batch]))
-    assert asked == [256, 256, 88]
-    assert [node.path for node in stop.value.value] == paths
+    found = [Node(f"/p/{number}", b"", 1, False) for number in range(600)]
+    paths = [node.path for node in found]
+    said: Said = []
+    for part in (slice(256), slice(256, 512), slice(512, 600)):
+        said += [tuple(map(Read, paths[part])), tuple(found[part])]
+    exchanged(nodes.read(paths), [*said, Returns(found)])
 
 
 def handed_out(sizes: list[int]) -> list[list[Any]]:
@@ -156,40 +158,20 @@ def test_a_usual_plan_is_one_transaction() -> None:
 @pytest.mark.parametrize("why", [Failure.MISSING, Failure.CHANGED, Failure.DROPPED])
 def test_a_refused_plan_stops(why: Failure) -> None:
     writes = [("/p/1", b"x" * 300_000, 7), ("/p/2", b"y" * 300_000, 7)]
-    recipe = nodes.hand_out("/p/leader/x", writes, [])
-    next(recipe)
-    with pytest.raises(StopIteration) as stop:
-        recipe.send((Failed(why, Exception("refused")),))
-    assert stop.value.value is why
+    plan = nodes.hand_out("/p/leader/x", writes, [])
+    exchanged(plan, [ANY, (failure(why, "/p/1"),), Returns(why)])
 
 
 def test_what_is_forbidden_of_a_plan_is_told() -> None:
     forbidden: list[str] = []
-    recipe = nodes.hand_out("/p/leader/x", [("/p/1", b"x", 7), ("/p/2", b"y", 7)], forbidden)
-    next(recipe)
-    with pytest.raises(StopIteration) as stop:
-        recipe.send((Failed(Failure.DENIED, AccessDenied("/p/2: forbidden"), node="/p/2"),))
-    assert stop.value.value is Failure.DENIED
+    plan = partial(nodes.hand_out, "/p/leader/x", [("/p/1", b"x", 7), ("/p/2", b"y", 7)], forbidden)
+    of_one = Failed(Failure.DENIED, AccessDenied("/p/2: forbidden"), node="/p/2")
+    exchanged(plan(), [ANY, (of_one,), Returns(Failure.DENIED)])
     assert forbidden == ["/p/2"]
-    recipe = nodes.hand_out("/p/leader/x", [("/p/1", b"x", 7)], forbidden)
-    next(recipe)
-    with pytest.raises(AccessDenied):
-        recipe.send((Failed(Failure.DENIED, AccessDenied("/p/leader/x: forbidden")),))
+    exchanged(plan(), [ANY, (failure(Failure.DENIED, "/p/leader/x"),), AccessDenied])
 
 
 PLACES = nodes.PoolPaths("/p")
-
-
-def set_up() -> tuple[Any, list[None]]:
-    """Return a worker that has made its nodes, and what notes that it has left."""
-    left: list[None] = []
-    worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
-    recipe: Any = nodes.keep_registered(worker, lambda *_: None, lambda: left.append(None))
-    batch: Any = next(recipe)
-    for number in range(3):
-        (create,) = batch
-        batch = recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
-    return recipe, left
 
 
 def deleted(recipe: Any, batch: Any) -> list[str]:
@@ -219,7 +201,14 @@ class Attending:
     """A worker whose nodes are there, up to the moment at which one of them is found deleted."""
 
     def __init__(self) -> None:
-        self.recipe, self.left = set_up()
+        self.left: list[None] = []
+        worker = nodes.Registration(PLACES, WorkerRecord("me", 1.0))
+        leaves = partial(self.left.append, None)
+        self.recipe: Any = nodes.keep_registered(worker, lambda *_: None, leaves)
+        batch: Any = next(self.recipe)
+        for number in range(3):
+            (create,) = batch
+            batch = self.recipe.send((Node(f"{create.prefix}{number:010d}", b"", 0, True),))
         gone = Failed(Failure.MISSING, ZkLockError("gone"))
         self.first = self.recipe.send((gone,) * 3)
 
