@@ -12,7 +12,7 @@ import pytest
 import zklock
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Losses, gone, queued, run
-from tests.contract.test_aio import aside, forever, on_loop
+from tests.contract.test_aio import aside, forever
 from zklock import aio
 from zklock.testing import wait_for
 
@@ -260,7 +260,6 @@ class TestLosingIt:
 
 @LASTING
 class TestTasks:
-    @on_loop
     async def test_a_body_of_a_task(self, other: Any, zklock_path: str) -> None:
         seen: list[tuple[bool, bool]] = []
 
@@ -276,7 +275,6 @@ class TestTasks:
         await election.run(lead, on_error="raise")
         assert seen == [(True, True)]
 
-    @on_loop
     async def test_one_that_is_cancelled_leaves_nothing(self, other: Any, zklock_path: str) -> None:
         first, second = (aio.LeaderElection(other, zklock_path, identity=each) for each in "ab")
         async with first.attempt() as leadership:
@@ -289,7 +287,6 @@ class TestTasks:
             assert leadership is not None
             assert leadership.held
 
-    @on_loop
     async def test_a_loss_cancels_the_body(self, other: Any, zklock_path: str) -> None:
         election = aio.LeaderElection(other, zklock_path)
         with pytest.raises(zklock.LockLost):
@@ -299,7 +296,6 @@ class TestTasks:
                 await forever()
         assert not election.is_leader
 
-    @on_loop
     async def test_whoever_sees_it_lost_sees_that_it_should_stop(
         self, other: Any, zklock_path: str
     ) -> None:

@@ -19,7 +19,7 @@ from kazoo.security import make_digest_acl
 
 import zklock
 from tests.contract.support import SOON, Losses, boottime, children, gone, queued
-from tests.contract.test_aio import aside, forever, on_loop
+from tests.contract.test_aio import aside, forever
 from tests.contract.test_election import Member
 from zklock import aio
 from zklock.testing import wait_for
@@ -92,7 +92,6 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 class TestTerms:
-    @on_loop
     async def test_without_a_task_are_given_back(self, client: Any, zklock_path: str) -> None:
         """With ``asyncio.eager_task_factory``, ``SystemExit`` in ``lead`` comes from its making."""
         loop = asyncio.get_running_loop()
@@ -119,7 +118,6 @@ class TestTerms:
         assert leadership is not None
         await leadership.release()
 
-    @on_loop
     async def test_are_announced_on_the_loop(self, client: Any, zklock_path: str) -> None:
         loop = asyncio.get_running_loop()
         elected: list[aio.Leadership] = []
@@ -149,7 +147,6 @@ class TestTerms:
             (lambda it: it.run(lead_on, stop=threading.Event()), TypeError),
         ],
     )
-    @on_loop
     async def test_calls_that_make_no_sense_are_refused(
         self, other: Any, zklock_path: str, call: Callable[[Any], Any], error: type[Exception]
     ) -> None:
@@ -159,7 +156,6 @@ class TestTerms:
 
 
 class TestTransferring:
-    @on_loop
     async def test_to_one_that_goes_before_the_end(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -188,7 +184,6 @@ class TestTransferring:
         assert "not handed over" in caplog.text
 
     @pytest.mark.parametrize("how", ["late", "cancelled"])
-    @on_loop
     async def test_goes_on_when_nobody_waits_for_it(
         self, client: Any, zklock_path: str, how: str
     ) -> None:
@@ -237,7 +232,6 @@ class TestStopping:
         stop.set()
         asyncio.run(election.run(lead, stop))
 
-    @on_loop
     async def test_by_a_signal_handler_of_the_loop(self, client: Any, zklock_path: str) -> None:
         loop = asyncio.get_running_loop()
         election, running = await leading(client, zklock_path, grace=0.1)
@@ -250,7 +244,6 @@ class TestStopping:
 
 
 class TestErrorsOfLead:
-    @on_loop
     async def test_a_cancellation_by_others_is_one(self, client: Any, zklock_path: str) -> None:
         async def lead(leadership: aio.Leadership) -> None:
             task = asyncio.current_task()
@@ -263,7 +256,6 @@ class TestErrorsOfLead:
         await aside(gone, client, zklock_path)
 
     @pytest.mark.parametrize("first", ["lead", "run"])
-    @on_loop
     async def test_the_end_of_the_loop_is_none(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, first: str
     ) -> None:
@@ -288,7 +280,6 @@ class TestErrorsOfLead:
 
 class TestLosing:
     @pytest.mark.parametrize("where", ["lead", "a task of lead"])
-    @on_loop
     async def test_in_a_body_cancels_once(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, where: str
     ) -> None:
@@ -328,7 +319,6 @@ class TestLosing:
             assert cleaned == [zklock.LockLost]
         assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
-    @on_loop
     async def test_a_lead_that_does_not_heed_is_cancelled_after_its_grace(
         self, client: Any, zklock_path: str
     ) -> None:
@@ -351,7 +341,6 @@ class TestLosing:
 
 
 class TestCancelling:
-    @on_loop
     async def test_at_any_moment_leaves_no_member_h9(
         self, client: Any, other: Any, zklock_path: str
     ) -> None:
@@ -384,7 +373,6 @@ class TestCancelling:
         assert len(at) == 2, at
 
     @pytest.mark.parametrize("often", [False, True])
-    @on_loop
     async def test_ends_lead_first(self, client: Any, zklock_path: str, often: bool) -> None:
         """A scope of anyio cancels again, whatever is awaited."""
         loop, ends = asyncio.get_running_loop(), list[bool]()
@@ -412,7 +400,6 @@ class TestCancelling:
         await aside(gone, client, zklock_path)
 
     @pytest.mark.hazard("H19")
-    @on_loop
     async def test_does_not_lengthen_the_grace_of_what_is_stuck(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -482,7 +469,6 @@ class TestCancelling:
 
 class TestObserving:
     @pytest.mark.parametrize(("kind", "error"), [("plain", RuntimeError), ("coroutine", Outcome)])
-    @on_loop
     async def test_callbacks_come_in_order_and_may_fail(
         self,
         client: Any,
@@ -518,7 +504,6 @@ class TestObserving:
             pass
         assert len(heard) == count
 
-    @on_loop
     async def test_a_callback_that_awaits_what_is_cancelled(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -543,7 +528,6 @@ class TestObserving:
             assert observer._task.cancelled()
             await leadership.release()
 
-    @on_loop
     async def test_with_a_client_that_is_stopped_it_ends(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:
@@ -555,7 +539,6 @@ class TestObserving:
             await until(observer._task.done)
         assert observer._task.exception() is None
 
-    @on_loop
     async def test_what_may_not_be_seen(
         self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -601,7 +584,6 @@ class TestObserving:
         with asyncio.run(begin()) as changes, pytest.raises(RuntimeError, match="another event"):
             asyncio.run(asyncio.wait_for(changes.next(), SOON))
 
-    @on_loop
     async def test_a_wait_that_is_cancelled_misses_nothing(
         self, client: Any, other: Any, zklock_path: str
     ) -> None:

@@ -14,7 +14,7 @@ import pytest
 import zklock
 from tests.contract.conftest import left_threads
 from tests.contract.support import SOON, children, gone
-from tests.contract.test_aio import aside, on_loop
+from tests.contract.test_aio import aside
 from tests.contract.test_aio_election import until
 from zklock import aio
 from zklock.testing import wait_for
@@ -49,7 +49,6 @@ async def no_more_tasks(*others: asyncio.Task[Any]) -> None:
 
 
 class TestWhereThingsRun:
-    @on_loop
     async def test_handlers_and_callbacks_run_on_the_loop(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:
@@ -94,7 +93,6 @@ class TestWhereThingsRun:
         assert pool.owned() == {}
         await no_more_tasks()
 
-    @on_loop
     async def test_plain_functions_run_where_the_executor_says(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:
@@ -113,7 +111,6 @@ class TestWhereThingsRun:
                     await until(lambda pool=pool: owns(pool) and names)  # type: ignore[misc]
                 assert names == {"mine" if executor is mine else "zklock-shard"}
 
-    @on_loop
     async def test_both_fronts_in_one_pool_on_one_client(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:
@@ -130,7 +127,6 @@ class TestWhereThingsRun:
             await aside(two.stop)
             await until(lambda: owns(one))
 
-    @on_loop
     async def test_a_blocked_loop_holds_up_no_others_shards(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:
@@ -146,7 +142,6 @@ class TestWhereThingsRun:
 
 
 class TestLoss:
-    @on_loop
     async def test_the_task_of_a_lost_shard_is_cancelled(
         self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -187,7 +182,6 @@ class TestLoss:
             task.cancel()  # these handlers end no other way
         await pool.stop()
 
-    @on_loop
     async def test_a_lost_callback_of_a_shard_runs_on_the_loop(
         self, zklock_connect: Connect, zklock_path: str
     ) -> None:
@@ -205,7 +199,6 @@ class TestLoss:
             await until(lambda: told != [])
             assert told == [(zklock.LossReason.NODE_DELETED, True)]
 
-    @on_loop
     async def test_a_cancellation_by_others_is_a_failure(
         self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -252,7 +245,6 @@ async def cancelled_after(delay: float, act: Coroutine[Any, Any, Any]) -> bool:
 
 
 class TestCancellation:
-    @on_loop
     async def test_of_start(
         self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
     ) -> None:
@@ -272,7 +264,6 @@ class TestCancellation:
         assert struck
         await no_more_tasks()
 
-    @on_loop
     async def test_of_stop(
         self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
     ) -> None:
@@ -290,7 +281,6 @@ class TestCancellation:
         await until(lambda: not pool_threads(), f"the end of the threads {pool_threads()}")
 
     @pytest.mark.parametrize("what", [name for name in ACTS if name != "stop"])
-    @on_loop
     async def test_of_what_is_asked_of_a_running_pool(
         self, zklock_connect: Connect, zklock_client: Any, zklock_path: str, what: str
     ) -> None:
@@ -311,7 +301,6 @@ class TestCancellation:
         await no_more_tasks()
         await aside(all_gone, zklock_client, zklock_path)
 
-    @on_loop
     async def test_of_a_pools_body_leaves_in_order(
         self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
     ) -> None:
@@ -350,7 +339,6 @@ def pool_threads() -> list[str]:
 
 
 class TestWrongUse:
-    @on_loop
     async def test_twice(self, zklock_connect: Connect, zklock_path: str) -> None:
         pool = aio.WorkerPool(zklock_connect(), zklock_path, shards=SHARDS)
         first, second = await asyncio.gather(pool.start(), pool.start(), return_exceptions=True)
@@ -363,7 +351,6 @@ class TestWrongUse:
         with pytest.raises(zklock.ZkLockError, match="started before"):
             await pool.start()
 
-    @on_loop
     async def test_stopped_while_it_starts(
         self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
     ) -> None:
@@ -380,7 +367,6 @@ class TestWrongUse:
         assert await aside(children, zklock_client, f"{zklock_path}/members") == []
         assert not pool_threads()
 
-    @on_loop
     async def test_on_another_loop(self, zklock_connect: Connect, zklock_path: str) -> None:
         async with aio.WorkerPool(zklock_connect(), zklock_path, shards=SHARDS) as pool:
             await until(lambda: owns(pool))
@@ -398,7 +384,6 @@ class TestWrongUse:
             assert not pool.draining
             assert owns(pool)
 
-    @on_loop
     async def test_without_a_session(self, zklock_connect: Connect, zklock_path: str) -> None:
         client = zklock_connect()
         pool = aio.WorkerPool(client, zklock_path)
@@ -410,7 +395,6 @@ class TestWrongUse:
         await pool.stop()
         assert await pool.drain()
 
-    @on_loop
     async def test_a_loop_is_no_executor(self, zklock_client: Any, zklock_path: str) -> None:
         loop = asyncio.get_running_loop()
         with pytest.raises(TypeError, match="must not be a loop"):

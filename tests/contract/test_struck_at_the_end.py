@@ -168,21 +168,18 @@ def test_it_ends_the_worker(client: Any, zklock_path: str, late: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_it_ends_the_hold_of_a_guard(late: Any) -> None:
+async def test_it_ends_the_hold_of_a_guard(late: Any) -> None:
     guard = MemoryGuard("report", timeout=SOON)
     with contextlib.suppress(Limit), guard.hold(FencingToken(1, 1)):
         _ = -late
     with guard.hold(FencingToken(1, 2)):
         assert guard.highest() == FencingToken(1, 2)
 
-    async def main() -> None:
-        with contextlib.suppress(Limit):
-            async with guard.hold_async(FencingToken(1, 3)):
-                _ = -late
-        async with guard.hold_async(FencingToken(1, 4)):
-            assert guard.highest() == FencingToken(1, 4)
-
-    asyncio.run(main())
+    with contextlib.suppress(Limit):
+        async with guard.hold_async(FencingToken(1, 3)):
+            _ = -late
+    async with guard.hold_async(FencingToken(1, 4)):
+        assert guard.highest() == FencingToken(1, 4)
 
 
 class TestAsyncio:
@@ -190,7 +187,7 @@ class TestAsyncio:
 
     @pytest.mark.parametrize("error", [False, True], ids=["done", "failed"])
     @each_way(TASK_KINDS)
-    def test_it_gives_the_lock_back(
+    async def test_it_gives_the_lock_back(
         self, client: Any, other: Any, zklock_path: str, late: Any, kind: str, way: str, error: bool
     ) -> None:
         held: list[Any] = []
@@ -210,43 +207,39 @@ class TestAsyncio:
                     if error:
                         _ = -late
 
-        async def main() -> None:
-            lock = make(aio, kind, client, zklock_path)
-            try:
-                await work(lock)
-            except Limit:
-                assert not held[0].held
-                assert not is_held(lock)
-            else:
-                pytest.fail("what the handler has raised was swallowed")
-            await (await lock.acquire(timeout=SOON)).release()
-
-        asyncio.run(main())
+        lock = make(aio, kind, client, zklock_path)
+        try:
+            await work(lock)
+        except Limit:
+            assert not held[0].held
+            assert not is_held(lock)
+        else:
+            pytest.fail("what the handler has raised was swallowed")
+        await (await lock.acquire(timeout=SOON)).release()
         granted(make(zklock, kind, other, zklock_path)).release()
 
-    def test_a_look_at_the_method_gives_nothing_back(self, client: Any, zklock_path: str) -> None:
-        async def main() -> None:
-            lock = aio.Lock(client, zklock_path)
-            grant: Any
-            for way in WAYS.values():
-                made = way(lock)
-                manager = await made if asyncio.iscoroutine(made) else made
+    async def test_a_look_at_the_method_gives_nothing_back(
+        self, client: Any, zklock_path: str
+    ) -> None:
+        lock = aio.Lock(client, zklock_path)
+        grant: Any
+        for way in WAYS.values():
+            made = way(lock)
+            manager = await made if asyncio.iscoroutine(made) else made
+            assert callable(manager.__aexit__)
+            async with manager as grant:
                 assert callable(manager.__aexit__)
-                async with manager as grant:
-                    assert callable(manager.__aexit__)
-                    assert grant.held
-                assert grant.released
-                assert callable(grant.__aexit__)
-            async with contextlib.AsyncExitStack() as stack:
-                grant = await stack.enter_async_context(lock)
                 assert grant.held
             assert grant.released
-            grant = await lock.__aenter__()
+            assert callable(grant.__aexit__)
+        async with contextlib.AsyncExitStack() as stack:
+            grant = await stack.enter_async_context(lock)
             assert grant.held
-            await lock.__aexit__(None, None, None)
-            assert grant.released
-
-        asyncio.run(main())
+        assert grant.released
+        grant = await lock.__aenter__()
+        assert grant.held
+        await lock.__aexit__(None, None, None)
+        assert grant.released
 
     def test_it_ends_the_client(self, zklock_hosts: str, late: Any) -> None:
         clients: list[Any] = []

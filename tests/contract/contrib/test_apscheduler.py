@@ -144,25 +144,22 @@ def test_a_shutdown_that_is_crossed_by_a_pause_ends(
     assert not scheduler.running
 
 
-def test_coroutines_on_an_event_loop(zklock_hosts: str, zklock_path: str) -> None:
-    async def main() -> None:
-        scheduler = AsyncIOScheduler(timezone="UTC")
-        jobs = LeaderJobs(scheduler, zklock_hosts, zklock_path, timeout=30)
-        ran = asyncio.Event()
+async def test_coroutines_on_an_event_loop(zklock_hosts: str, zklock_path: str) -> None:
+    scheduler = AsyncIOScheduler(timezone="UTC")
+    jobs = LeaderJobs(scheduler, zklock_hosts, zklock_path, timeout=30)
+    ran = asyncio.Event()
 
-        @jobs.only
-        async def job() -> str:
-            ran.set()
-            return "ran"
+    @jobs.only
+    async def job() -> str:
+        ran.set()
+        return "ran"
 
-        assert await job() is None
-        scheduler.add_job(job, **EVER)
-        scheduler.start()
-        await asyncio.wait_for(ran.wait(), SOON)
-        assert await job() == "ran"
-        scheduler.shutdown()
-
-    asyncio.run(main())
+    assert await job() is None
+    scheduler.add_job(job, **EVER)
+    scheduler.start()
+    await asyncio.wait_for(ran.wait(), SOON)
+    assert await job() == "ran"
+    scheduler.shutdown()
 
 
 def test_a_shutdown_on_an_event_loop_lets_coroutines_end(

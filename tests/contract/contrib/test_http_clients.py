@@ -200,7 +200,9 @@ def test_nothing_is_sent_without_the_lease(
         lock.release()
 
 
-def test_the_same_for_asyncio(zklock_hosts: str, zklock_path: str, session_seconds: float) -> None:
+async def test_the_same_for_asyncio(
+    zklock_hosts: str, zklock_path: str, session_seconds: float
+) -> None:
     asked = []
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -217,25 +219,22 @@ def test_the_same_for_asyncio(zklock_hosts: str, zklock_path: str, session_secon
     async def cut(request: httpx.Request) -> httpx.Response:
         return httpx.Response(412, stream=Broken())
 
-    async def main() -> None:
-        guards = MemoryGuards(capacity=10)
-        service = AsgiFencing(answer, lambda scope: "report", guards)
-        async with (
-            aio.connect(zklock_hosts, timeout=session_seconds) as client,
-            aio.Lock(client, zklock_path) as grant,
-        ):
-            transport = AsyncFencedTransport(grant, httpx.ASGITransport(service))
-            async with httpx.AsyncClient(transport=transport, base_url="http://store") as http:
-                assert (await http.put("/report", content=b"text")).text == "done"
-                assert asked == [grant.token]
-                later = zklock.FencingToken(grant.token.epoch, grant.token.sequence + 1)
-                await asyncio.to_thread(guards["report"].claim, later)
-                with pytest.raises(StaleToken, match="store/report refused"):
-                    await http.put("/report", content=b"late")
-            transport = AsyncFencedTransport(grant, httpx.MockTransport(cut))
-            async with httpx.AsyncClient(transport=transport, base_url="http://store") as http:
-                with pytest.raises(StaleToken, match="store/report refused"):
-                    await http.put("/report", content=b"late")
-        assert asked == [grant.token]
-
-    asyncio.run(asyncio.wait_for(main(), SOON))
+    guards = MemoryGuards(capacity=10)
+    service = AsgiFencing(answer, lambda scope: "report", guards)
+    async with (
+        aio.connect(zklock_hosts, timeout=session_seconds) as client,
+        aio.Lock(client, zklock_path) as grant,
+    ):
+        transport = AsyncFencedTransport(grant, httpx.ASGITransport(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://store") as http:
+            assert (await http.put("/report", content=b"text")).text == "done"
+            assert asked == [grant.token]
+            later = zklock.FencingToken(grant.token.epoch, grant.token.sequence + 1)
+            await asyncio.to_thread(guards["report"].claim, later)
+            with pytest.raises(StaleToken, match="store/report refused"):
+                await http.put("/report", content=b"late")
+        transport = AsyncFencedTransport(grant, httpx.MockTransport(cut))
+        async with httpx.AsyncClient(transport=transport, base_url="http://store") as http:
+            with pytest.raises(StaleToken, match="store/report refused"):
+                await http.put("/report", content=b"late")
+    assert asked == [grant.token]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import Store
-
-PATIENCE = 60.0
 
 S = TypeVar("S", bound=Store)
 
@@ -26,10 +22,3 @@ def fresh(stores: Stores, kind: str, what: type[S]) -> S:
     made = stores[kind].fresh()
     assert isinstance(made, what)
     return made
-
-
-def played(
-    play: Callable[[], Coroutine[Any, Any, None]], patience: float | None = PATIENCE
-) -> None:
-    """Run a test's coroutine to its end; a test of many turns limits each of them instead."""
-    asyncio.run(asyncio.wait_for(play(), patience))

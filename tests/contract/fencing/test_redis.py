@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.fencing.awaited import fresh, on, played
+from tests.contract.fencing.awaited import fresh, on
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncRedisStore, RedisStore
 from tests.contract.fencing.interrupts import THOUSANDS, leaves_open, strikes
@@ -417,14 +417,11 @@ def test_the_reply_to_an_earlier_call_is_not_taken(
 
 
 @on("redis-asyncio")
-def test_calls_of_many_tasks_all_happen_once(store: RedisStore) -> None:
-    async def play() -> None:
-        async with awaited(store) as (_, guard):
-            add = "return redis.call('INCR', KEYS[1])"
-            calls = (guard.run(add, [guard.key("n")], [], A) for _ in range(50))
-            assert sorted(await asyncio.gather(*calls)) == list(range(1, 51))
-
-    played(play)
+async def test_calls_of_many_tasks_all_happen_once(store: RedisStore) -> None:
+    async with awaited(store) as (_, guard):
+        add = "return redis.call('INCR', KEYS[1])"
+        calls = (guard.run(add, [guard.key("n")], [], A) for _ in range(50))
+        assert sorted(await asyncio.gather(*calls)) == list(range(1, 51))
 
 
 @pytest.mark.slow("real servers, and connections that are struck or lost")
@@ -432,33 +429,29 @@ def test_calls_of_many_tasks_all_happen_once(store: RedisStore) -> None:
 @leaves_open
 @on("redis-asyncio", "redis-cluster-asyncio")
 @pytest.mark.parametrize("number", [100, THOUSANDS])
-def test_after_a_cancelled_call_all_others_get_their_own_answers(
+async def test_after_a_cancelled_call_all_others_get_their_own_answers(
     store: RedisStore, number: int
 ) -> None:
     """What was cancelled may have happened; its number is not used again, nor its connection."""
-
-    async def play() -> None:
-        async with awaited(store) as (client, guard):
-            key = guard.key("n")
-            await guard.set(key, 0, B)
-            add = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
-            for turn in range(number):
-                for call in (guard.run(add, [key], [1], B), guard.claim(B), guard.highest()):
-                    task = asyncio.create_task(call)
-                    for _ in range(turn % 12):
-                        await asyncio.sleep(0)
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
-                assert await guard.run("return ARGV[1]", [], [f"turn {turn}"], B) == (
-                    f"turn {turn}".encode()
-                )
-                with pytest.raises(StaleToken):
-                    await guard.claim(A)
-                assert await guard.highest() == B
-            assert int(await client.get(key)) <= number
-
-    played(play)
+    async with awaited(store) as (client, guard):
+        key = guard.key("n")
+        await guard.set(key, 0, B)
+        add = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
+        for turn in range(number):
+            for call in (guard.run(add, [key], [1], B), guard.claim(B), guard.highest()):
+                task = asyncio.create_task(call)
+                for _ in range(turn % 12):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            assert await guard.run("return ARGV[1]", [], [f"turn {turn}"], B) == (
+                f"turn {turn}".encode()
+            )
+            with pytest.raises(StaleToken):
+                await guard.claim(A)
+            assert await guard.highest() == B
+        assert int(await client.get(key)) <= number
 
 
 def test_calls_of_many_threads_and_processes_all_happen(guard: RedisGuard, client: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import multiprocessing
 import threading
@@ -174,19 +173,14 @@ def test_read_modify_write_of_racing_processes_loses_nothing(store: Sql) -> None
 
 
 @on("postgresql-sqlalchemy")
-def test_an_asynchronous_connection_of_sqlalchemy(store: Sql) -> None:
+async def test_an_asynchronous_connection_of_sqlalchemy(store: Sql) -> None:
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    guard = guard_of(store)
-
-    async def main() -> None:
-        engine = create_async_engine(store.where)
+    guard, engine = guard_of(store), create_async_engine(store.where)
+    async with engine.begin() as connection:
+        await connection.run_sync(guard.advance, B)
+    with pytest.raises(StaleToken):
         async with engine.begin() as connection:
-            await connection.run_sync(guard.advance, B)
-        with pytest.raises(StaleToken):
-            async with engine.begin() as connection:
-                await connection.run_sync(guard.advance, A)
-        await engine.dispose()
-
-    asyncio.run(main())
+            await connection.run_sync(guard.advance, A)
+    await engine.dispose()
     assert guard.highest() == B

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import importlib
@@ -536,35 +535,31 @@ def test_a_connection_in_autocommit_mode_stays_as_it_was(kind: str, stores: Stor
 # asyncio
 
 
-def test_what_is_asynchronous_is_refused_at_the_call(stores: Stores, tmp_path: Path) -> None:
+async def test_what_is_asynchronous_is_refused_at_the_call(stores: Stores) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     awaited = driver("psycopg").AsyncConnection
     store = Servers(stores).store("postgresql-sqlalchemy")
     guard = SqlGuard(store.connect, "report")
     refused = pytest.raises(TypeError, match=r"is asynchronous.*zklock\.fencing\.aio\.SqlGuard")
-
-    async def main() -> None:
-        engine = create_async_engine(store.where)
-        try:
-            async with engine.connect() as connection, AsyncSession(engine) as session:
-                for given in (connection, session):
-                    with refused:
-                        guard.advance(given, A)
-                    with refused:
-                        guard.create(given)
-            with refused:
-                SqlGuard(engine.connect, "report").claim(A)
-            dsn = Servers(stores).store("postgresql").where
-            async with await awaited.connect(dsn) as connection:
+    engine = create_async_engine(store.where)
+    try:
+        async with engine.connect() as connection, AsyncSession(engine) as session:
+            for given in (connection, session):
                 with refused:
-                    guard.advance(connection, A)
+                    guard.advance(given, A)
+                with refused:
+                    guard.create(given)
+        with refused:
+            SqlGuard(engine.connect, "report").claim(A)
+        dsn = Servers(stores).store("postgresql").where
+        async with await awaited.connect(dsn) as connection:
             with refused:
-                SqlGuard(lambda: awaited.connect(dsn), "report").highest()
-        finally:
-            await engine.dispose()
-
-    asyncio.run(main())
+                guard.advance(connection, A)
+        with refused:
+            SqlGuard(lambda: awaited.connect(dsn), "report").highest()
+    finally:
+        await engine.dispose()
 
 
 def test_what_is_no_connection_is_refused(stores: Stores) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.fencing.awaited import fresh, played
+from tests.contract.fencing.awaited import fresh
 from tests.contract.fencing.conftest import Stores
 from tests.contract.fencing.guards_under_test import AsyncSql, RedisStore, Sql, guard_of
 from tests.contract.fencing.lossy import LosesTheCommit
@@ -197,20 +197,16 @@ def test_redis(limited: RedisStore) -> None:
                 guard.highest()
 
 
-def test_redis_of_asyncio() -> None:
+async def test_redis_of_asyncio() -> None:
     import redis.asyncio
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
     (nothing,) = free_ports()
-
-    async def play() -> None:
-        async with redis.asyncio.Redis(port=nothing, retry=Retry(NoBackoff(), 0)) as client:
-            guard = aio.RedisGuard(client, "report")
-            with pytest.raises(NoAnswer):
-                await guard.highest()
-            with pytest.raises(OutcomeUnknown) as caught:
-                await guard.claim(A)
-            assert isinstance(caused(caught.value), redis.ConnectionError)
-
-    played(play)
+    async with redis.asyncio.Redis(port=nothing, retry=Retry(NoBackoff(), 0)) as client:
+        guard = aio.RedisGuard(client, "report")
+        with pytest.raises(NoAnswer):
+            await guard.highest()
+        with pytest.raises(OutcomeUnknown) as caught:
+            await guard.claim(A)
+        assert isinstance(caused(caught.value), redis.ConnectionError)
