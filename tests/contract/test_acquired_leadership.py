@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import zklock
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Losses, gone, queued, run
-from tests.contract.test_aio import aside, forever
+from tests.contract.test_aio import aside
 from zklock import aio
 from zklock.testing import wait_for
 
@@ -274,27 +273,6 @@ class TestTasks:
         election = aio.LeaderElection(other, zklock_path)
         await election.run(lead, on_error="raise")
         assert seen == [(True, True)]
-
-    async def test_one_that_is_cancelled_leaves_nothing(self, other: Any, zklock_path: str) -> None:
-        first, second = (aio.LeaderElection(other, zklock_path, identity=each) for each in "ab")
-        async with first.attempt() as leadership:
-            waiting = asyncio.create_task(second.acquire())
-            await aside(queued, other, zklock_path, 2)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            await aside(queued, other, zklock_path, 1)
-            assert leadership is not None
-            assert leadership.held
-
-    async def test_a_loss_cancels_the_body(self, other: Any, zklock_path: str) -> None:
-        election = aio.LeaderElection(other, zklock_path)
-        with pytest.raises(zklock.LockLost):
-            async with asyncio.timeout(SOON), election.attempt() as leadership:
-                assert leadership is not None
-                await aside(other.delete, leadership.path)
-                await forever()
-        assert not election.is_leader
 
     async def test_whoever_sees_it_lost_sees_that_it_should_stop(
         self, other: Any, zklock_path: str

@@ -23,7 +23,7 @@ from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child, granted, now_of, passes_on, reaches, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
-from zklock import LossReason, aio
+from zklock import aio
 from zklock._ground import async_event
 from zklock.testing import FaultProxy, wait_for
 
@@ -680,21 +680,18 @@ class TestCancelledRelease:
 
 
 class TestLossInTheBody:
-    """How leaving ends is what ``asyncio.timeout()`` would do, with ``LockLost``."""
+    """How leaving ends is what ``asyncio.timeout()`` would do, with ``LockLost``.
 
-    async def test_cancels_it(self, mine: Place, theirs: Place) -> None:
-        lock = mine.Lock()
-        with pytest.raises(zklock.LockLost) as caught:
-            async with lock as grant:
-                await lost(theirs, grant)
-        assert isinstance(caught.value.__cause__, asyncio.CancelledError)
-        assert caught.value.loss is not None
-        assert caught.value.loss.reason is LossReason.NODE_DELETED
-        assert caught.value.token == grant.token
+    See also ``test_aio_family.py::test_a_loss_cancels_the_body``, of every kind.
+    """
+
+    async def test_before_it_begins_cancels_it(self, mine: Place, theirs: Place) -> None:
+        grant = await acquired(mine.Lock())
+        await gone(theirs, grant)
+        with pytest.raises(zklock.LockLost):
+            async with grant:
+                await forever()
         assert uncancelled()
-        await asyncio.sleep(0)  # nothing of it sticks
-        async with lock as again:
-            assert again.token > grant.token
 
     async def test_is_raised_though_the_cancellation_was_swallowed(
         self, mine: Place, theirs: Place

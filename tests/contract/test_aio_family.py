@@ -14,6 +14,7 @@ import zklock
 from tests.contract.fronts import Place
 from tests.contract.support import SOON
 from tests.contract.test_aio import aside, forever, front, gone, lost, uncancelled
+from tests.contract.test_with import WAYS
 from zklock import aio
 from zklock._shell.sessions import session_of
 from zklock.testing import wait_for
@@ -59,37 +60,48 @@ async def test_that_a_grant_was_abandoned_is_told_to_who_gets_the_next(
         assert grant.abandoned is True
 
 
-class TestMultiLock:
-    async def test_a_loss_cancels_the_body(self, mine: Place, theirs: Place) -> None:
-        losses: list[zklock.Loss] = []
-        multi = aio.MultiLock([mine.Lock("/a"), mine.Lock("/b")], on_lost=losses.append)
-        with pytest.raises(zklock.LockLost, match=f"{mine.path}/b"):
-            async with multi as grant:
-                await lost(theirs, grant.grants[1])
-        assert uncancelled()
-        assert [loss.grant for loss in losses] == [grant.grants[1]]
-        assert grant.lost.is_set()
-        for each in ("/a", "/b"):
-            await aside(theirs.gone, each)
-        with pytest.raises(TimeoutError):  # an outer cancellation goes on
-            async with asyncio.timeout(0.2), multi:
-                await forever()
-        assert uncancelled()
-        for each in ("/a", "/b"):
-            await aside(theirs.gone, each)
-
-
 def make(kind: str, place: Place) -> Any:
     """Return a lock of a kind, or with marks, or of several, or an election."""
     several: dict[str, Callable[[], Any]] = {
         "marks": lambda: place.Lock(track_abandoned=True),
-        "Semaphore": lambda: place.Semaphore(limit=2),
+        "Semaphore": lambda: place.Semaphore(limit=1),
         "MultiLock": lambda: aio.MultiLock([place.Lock("/a"), place.Lock("/b")]),
     }
     return several[kind]() if kind in several else getattr(place, kind)()
 
 
 BELOW = {"Semaphore": ["/locks", "/leases"], "MultiLock": ["/a", "/b"]}
+KINDS = ["Lock", "marks", "RLock", "ReadLock", "WriteLock", "Semaphore", "MultiLock"]
+EACH_WAY = [(kind, way) for kind in KINDS for way in WAYS]
+EACH_WAY += [("LeaderElection", way) for way in WAYS if way != "with lock"]
+
+
+async def nobody_is_left(kind: str, theirs: Place) -> None:
+    for each in BELOW.get(kind, [""]):
+        await aside(theirs.gone, each)
+
+
+@pytest.mark.parametrize(("kind", "way"), EACH_WAY)
+async def test_a_loss_cancels_the_body(kind: str, way: str, mine: Place, theirs: Place) -> None:
+    made = make(kind, mine)
+    entered = WAYS[way](made)
+    with pytest.raises(zklock.LockLost) as caught:
+        async with await entered if asyncio.iscoroutine(entered) else entered as grant:
+            assert grant.held
+            last = getattr(grant, "grants", [grant])[-1]
+            await lost(theirs, last)
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert caught.value.loss is not None
+    assert caught.value.loss.reason is zklock.LossReason.NODE_DELETED
+    assert (caught.value.path, caught.value.token) == (last.lock_path, last.token)
+    assert uncancelled()
+    await asyncio.sleep(0)  # nothing of it sticks
+    with pytest.raises(TimeoutError):  # an outer cancellation goes on
+        async with asyncio.timeout(0.2), made.attempt() as again:
+            assert getattr(again, "grants", [again])[-1].token > last.token
+            await forever()
+    assert uncancelled()
+    await nobody_is_left(kind, theirs)
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "MultiLock", "LeaderElection"])
@@ -103,8 +115,7 @@ async def test_a_grant_that_an_exit_stack_only_leaves(
         stack.push_async_exit(grant)
         assert grant.held
     assert not grant.held
-    for each in BELOW.get(kind, [""]):
-        await aside(theirs.gone, each)
+    await nobody_is_left(kind, theirs)
     grant = await made.acquire()
     async with grant:
         pass
@@ -113,9 +124,7 @@ async def test_a_grant_that_an_exit_stack_only_leaves(
             stack.push_async_exit(grant)
 
 
-@pytest.mark.parametrize(
-    "kind", ["Lock", "marks", "RLock", "ReadLock", "WriteLock", "Semaphore", "MultiLock"]
-)
+@pytest.mark.parametrize("kind", [*KINDS, "LeaderElection"])
 async def test_an_acquire_that_is_cancelled_leaves_nothing(
     kind: str, mine: Place, theirs: Place
 ) -> None:
@@ -133,19 +142,30 @@ async def test_an_acquire_that_is_cancelled_leaves_nothing(
             continue
         await grant.release()
         break
-    async with asyncio.timeout(SOON), make(kind, mine):
+    async with make(kind, mine).attempt():
         pass
-    for each in BELOW.get(kind, [""]):
-        await aside(theirs.gone, each)
+    await nobody_is_left(kind, theirs)
 
 
-async def test_a_semaphore_that_is_waited_for_is_cancelled(mine: Place, theirs: Place) -> None:
-    held = await theirs.Semaphore(limit=1).acquire()
-    waiting = asyncio.create_task(mine.Semaphore(limit=1).acquire())
-    await aside(theirs.queued, 2, "/leases")
+@pytest.mark.parametrize("form", ["acquire", "attempt"])
+@pytest.mark.parametrize("kind", [*KINDS, "LeaderElection"])
+async def test_one_that_waits_is_cancelled(
+    kind: str, form: str, mine: Place, theirs: Place
+) -> None:
+    at = BELOW.get(kind, [""])[0 if kind == "MultiLock" else -1]
+
+    async def wait() -> None:
+        made = make(kind, mine)
+        async with await made.acquire() if form == "acquire" else made.attempt():
+            pytest.fail("entered")
+
+    held = await make("WriteLock" if kind == "ReadLock" else kind, theirs).acquire()
+    waiting = asyncio.create_task(wait())
+    await aside(theirs.queued, 2, at)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await aside(theirs.queued, 1, "/leases")
-    await aside(theirs.gone, "/locks")
+    await aside(theirs.queued, 1, at)
+    assert held.held
     await held.release()
+    await nobody_is_left(kind, theirs)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -203,72 +202,19 @@ class TestAttempts:
 
 
 class TestTasks:
-    def test_are_cancelled_when_a_grant_that_they_entered_is_lost(
-        self, other: Any, zklock_path: str
-    ) -> None:
-        lose = partial(asyncio.to_thread, break_it, other, zklock_path)
-
-        async def work(way: str) -> None:
-            entered = WAYS[way](aio.Lock(other, zklock_path))
-            with pytest.raises(zklock.LockLost) as caught:
-                async with await entered if asyncio.iscoroutine(entered) else entered as grant:
-                    assert grant.held
-                    await lose()
-                    async with asyncio.timeout(SOON):
-                        await asyncio.Event().wait()
-            assert isinstance(caught.value.__cause__, asyncio.CancelledError)
-
-        async def enter_what_is_lost() -> None:
-            grant = await aio.Lock(other, zklock_path).acquire()
-            assert grant is not None
-            await lose()
-            await grant.lost.wait()
-            with pytest.raises(zklock.LockLost):
-                async with grant, asyncio.timeout(SOON):
-                    await asyncio.Event().wait()
-
-        for way in WAYS:
-            asyncio.run(work(way))
-        asyncio.run(enter_what_is_lost())
-
-    def test_enter_a_grant_on_its_own_loop(self, other: Any, zklock_path: str) -> None:
+    async def test_enter_a_grant_on_its_own_loop(self, other: Any, zklock_path: str) -> None:
         async def enter(grant: Any) -> None:
             async with grant:
                 raise AssertionError("entered on another loop")
 
-        async def work() -> None:
-            plain = aio.Lock(other, zklock_path)
-            for lock in (plain, aio.MultiLock([plain])):
-                grant = await lock.acquire()
-                assert grant is not None
-                with pytest.raises(RuntimeError, match="another event loop"):
-                    await asyncio.to_thread(lambda: asyncio.run(enter(grant)))  # noqa: B023
-                assert grant.held
-                await grant.release()
-
-        asyncio.run(work())
-
-    def test_that_are_cancelled_while_they_try_leave_nothing(
-        self, other: Any, zklock_path: str
-    ) -> None:
-        async def work() -> None:
-            lock = aio.Lock(other, zklock_path)
-            holder = await aio.Lock(other, zklock_path).acquire()
-            assert holder is not None
-
-            async def wait() -> None:
-                async with lock.attempt():
-                    raise AssertionError("the body of a cancelled attempt")
-
-            waiting = asyncio.create_task(wait())
-            await asyncio.to_thread(queued, other, zklock_path, 2)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            await asyncio.to_thread(queued, other, zklock_path, 1)
-            await holder.release()
-
-        asyncio.run(work())
+        plain = aio.Lock(other, zklock_path)
+        for lock in (plain, aio.MultiLock([plain])):
+            grant = await lock.acquire()
+            assert grant is not None
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, enter(grant))
+            assert grant.held
+            await grant.release()
 
 
 class TestClients:
