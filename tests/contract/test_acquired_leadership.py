@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import zklock
+from tests.contract.fronts import Place, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Losses, gone, queued, run
+from tests.contract.support import SOON, Losses, run
 from tests.contract.test_aio import aside
 from zklock import aio
 from zklock.testing import wait_for
@@ -18,8 +19,8 @@ from zklock.testing import wait_for
 Connect = Callable[..., Any]
 
 
-def latch(front: Any, client: Any, path: str, identity: str, **options: Any) -> Any:
-    return front.LeaderElection(client, path, identity=identity, **options)
+def latch(place: Place, identity: str, **options: Any) -> Any:
+    return place.LeaderElection(identity=identity, **options)
 
 
 def acquired(election: Any) -> Any:
@@ -40,10 +41,10 @@ class Elected:
 
 @LASTING
 class TestAcquiring:
-    def test_leads_until_it_releases(self, front: Any, other: Any, zklock_path: str) -> None:
+    def test_leads_until_it_releases(self, theirs: Place) -> None:
         elected = Elected()
-        election = latch(front, other, zklock_path, "a", on_elected=elected, payload="here")
-        second = latch(front, other, zklock_path, "b")
+        election = latch(theirs, "a", on_elected=elected, payload="here")
+        second = latch(theirs, "b")
         leadership = acquired(election)
         assert leadership.held
         assert leadership.identity == "a"
@@ -55,7 +56,7 @@ class TestAcquiring:
         wait_for(lambda: len(elected.leaderships) == 1, SOON)
         assert elected.leaderships[0].token == leadership.token
         assert second.acquire(blocking=False) is None
-        queued(other, zklock_path, 1)
+        theirs.queued(1)
         leadership.release()
         assert not election.is_leader
         assert election.leadership is None
@@ -66,11 +67,11 @@ class TestAcquiring:
         later.release()
         with pytest.raises(zklock.NotHeld):
             later.release()
-        gone(other, zklock_path)
+        theirs.gone()
         assert len(elected.leaderships) == 1
 
-    def test_for_a_body(self, front: Any, other: Any, zklock_path: str) -> None:
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+    def test_for_a_body(self, theirs: Place) -> None:
+        first, second = (latch(theirs, name) for name in "ab")
         with first.acquire() as leadership:
             assert leadership.held
             with second.attempt(timeout=0.1) as none:
@@ -80,22 +81,22 @@ class TestAcquiring:
         with second.attempt(timeout=SOON) as leadership:
             assert leadership.held
             assert second.is_leader
-        gone(other, zklock_path)
+        theirs.gone()
         with pytest.raises(ValueError, match="does not wait"):
             first.acquire(blocking=False, timeout=1.0)
         with pytest.raises(TypeError, match="not 5: pass seconds as timeout="):
             first.acquire(5)
 
-    def test_beside_members_that_run(self, front: Any, other: Any, zklock_path: str) -> None:
-        runner = zklock.LeaderElection(other, zklock_path, identity="runner")
+    def test_beside_members_that_run(self, theirs: Place) -> None:
+        runner = zklock.LeaderElection(theirs.client, theirs.path, identity="runner")
         running = run(runner.run, lambda leadership: leadership.should_stop.wait(2 * SOON))
         wait_for(lambda: runner.is_leader, SOON)
-        election = latch(front, other, zklock_path, "latch")
+        election = latch(theirs, "latch")
         waiting = run(acquired, election)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         runner.resign()
         leadership = waiting.result(SOON)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         assert not runner.is_leader
         leadership.release()
         wait_for(lambda: runner.is_leader, SOON)
@@ -105,73 +106,72 @@ class TestAcquiring:
 
 @LASTING
 class TestEndingIt:
-    def test_cancel_does_not_end_the_object(self, front: Any, other: Any, zklock_path: str) -> None:
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+    def test_cancel_does_not_end_the_object(self, theirs: Place) -> None:
+        first, second = (latch(theirs, name) for name in "ab")
         second.cancel()  # nothing is pending
         leadership = acquired(first)
         for _ in range(2):
             waiting = run(second.acquire)
-            queued(other, zklock_path, 2)
+            theirs.queued(2)
             second.cancel()
             with pytest.raises(zklock.AcquireCancelled, match="cancelled"):
                 waiting.result(SOON)
-            queued(other, zklock_path, 1)
+            theirs.queued(1)
         waiting = run(acquired, second)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         leadership.release()
         waiting.result(SOON).release()
-        gone(other, zklock_path)
+        theirs.gone()
 
-    def test_stop_is_final(self, front: Any, other: Any, zklock_path: str) -> None:
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+    def test_stop_is_final(self, theirs: Place) -> None:
+        first, second = (latch(theirs, name) for name in "ab")
         leadership = acquired(first)
         waiting = run(second.acquire)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         second.stop()
         with pytest.raises(zklock.AcquireCancelled, match="stopped"):
             waiting.result(SOON)
         with pytest.raises(zklock.AcquireCancelled, match="stopped"):
             second.acquire()
-        queued(other, zklock_path, 1)
+        theirs.queued(1)
         assert not leadership.should_stop.is_set()
         first.stop()
         wait_for(leadership.should_stop.is_set, SOON)
         assert leadership.held  # whoever acquired it has to release it
         assert first.is_leader
         leadership.release()
-        gone(other, zklock_path)
+        theirs.gone()
 
-    def test_those_who_ask_for_it_are_heard(self, front: Any, other: Any, zklock_path: str) -> None:
-        election = latch(front, other, zklock_path, "a")
+    def test_those_who_ask_for_it_are_heard(self, theirs: Place) -> None:
+        election = latch(theirs, "a")
         with pytest.raises(zklock.NotHeld):
             election.resign()
-        for ask in (
+        asks: list[Callable[[Any], object]] = [
             lambda leadership: election.resign(),
             lambda leadership: leadership.resign(),
-            lambda leadership: zklock.Lock(other, zklock_path).request_release(),
-        ):
+            lambda leadership: theirs.Lock().request_release(),
+        ]
+        for ask in asks:
             leadership = acquired(election)
             ask(leadership)
             wait_for(leadership.should_stop.is_set, SOON)
             assert leadership.held
             leadership.release()
-        gone(other, zklock_path)
+        theirs.gone()
 
-    def test_one_object_stands_once_at_a_time(
-        self, front: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_one_object_stands_once_at_a_time(self, theirs: Place) -> None:
         def body(leadership: Any) -> Any:
             yield leadership.should_stop
 
-        lead = front.script(body)
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
+        lead = theirs.front.script(body)
+        first, second = (latch(theirs, name) for name in "ab")
         leadership = acquired(first)
         own: list[Callable[[], Any]] = [lambda: first.acquire(timeout=1.0), lambda: first.run(lead)]
         for again in own:
             with pytest.raises(zklock.WouldDeadlock, match=str(leadership.token)):
                 again()
         waiting = run(second.acquire)
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         others: list[Callable[[], Any]] = [second.acquire, lambda: second.run(lead)]
         for again in others:
             with pytest.raises(zklock.ZkLockError, match="already runs or acquires"):
@@ -186,11 +186,11 @@ class TestEndingIt:
             second.acquire()
         second.stop()
         running.result(SOON)
-        gone(other, zklock_path)
+        theirs.gone()
 
-    def test_handing_over(self, front: Any, other: Any, zklock_path: str) -> None:
+    def test_handing_over(self, theirs: Place) -> None:
         """Nothing is left to release. A leader that is told by ``should_stop`` does, as always."""
-        first, second, third = (latch(front, other, zklock_path, name) for name in "abc")
+        first, second, third = (latch(theirs, name) for name in "abc")
         with first.attempt(timeout=SOON) as leadership:
             with pytest.raises(zklock.NoSuchMember, match="'c'"):
                 first.transfer("c")
@@ -199,7 +199,7 @@ class TestEndingIt:
             behind = []
             for count, each in enumerate((second, third), 2):
                 behind.append(run(acquired, each))
-                queued(other, zklock_path, count)
+                theirs.queued(count)
             chosen = first.transfer("c", timeout=SOON)
             assert chosen.identity == "c"
             wait_for(leadership.should_stop.is_set, SOON)
@@ -210,16 +210,17 @@ class TestEndingIt:
         later = behind[1].result(SOON)
         assert later.token == chosen.token
         assert not behind[0].done()
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         later.release()
         behind[0].result(SOON).release()
         with pytest.raises(zklock.NotHeld):
             first.transfer("b")
-        gone(other, zklock_path)
+        theirs.gone()
 
     def test_who_is_told_of_a_transfer_may_be_quick(self, other: Any, zklock_path: str) -> None:
         """The holder releases before the thread that hands over has another turn."""
-        first, second = (zklock.LeaderElection(other, zklock_path, identity=name) for name in "ab")
+        place = Place(Threads(), other, zklock_path)
+        first, second = (latch(place, name) for name in "ab")
 
         class Heeded(threading.Event):
             def set(self) -> None:
@@ -229,21 +230,21 @@ class TestEndingIt:
         leadership = acquired(first)
         leadership.should_stop = Heeded()
         later = run(acquired, second)
-        queued(other, zklock_path, 2)
+        place.queued(2)
         chosen = first.transfer("b", timeout=SOON)
         successor = later.result(SOON)
         assert successor.token == chosen.token
         successor.release()
-        gone(other, zklock_path)
+        place.gone()
 
 
 class TestLosingIt:
     @LASTING
-    def test_its_node_is_deleted(self, front: Any, other: Any, zklock_path: str) -> None:
+    def test_its_node_is_deleted(self, theirs: Place) -> None:
         losses = Losses()
-        election = latch(front, other, zklock_path, "a", on_lost=losses)
+        election = latch(theirs, "a", on_lost=losses)
         leadership = acquired(election)
-        other.delete(leadership.path)
+        theirs.client.delete(leadership.path)
         assert losses.one().reason is zklock.LossReason.NODE_DELETED
         wait_for(leadership.should_stop.is_set, SOON)
         assert not leadership.held
@@ -254,7 +255,7 @@ class TestLosingIt:
         assert later.token > leadership.token
         later.release()
         assert len(losses.losses) == 1
-        gone(other, zklock_path)
+        theirs.gone()
 
 
 @LASTING

@@ -18,13 +18,14 @@ import pytest
 from kazoo.security import make_digest_acl
 
 import zklock
-from tests.contract.support import SOON, Losses, boottime, children, gone, queued
-from tests.contract.test_aio import aside, forever
-from tests.contract.test_election import Member
+from tests.contract.fronts import Place, Threads
+from tests.contract.support import SOON, Losses, boottime
+from tests.contract.test_aio import aside, forever, front
+from tests.contract.test_election import Member, Outcome, joined
 from zklock import aio
 from zklock.testing import wait_for
 
-Connect = Callable[..., Any]
+__all__ = ["front"]
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
@@ -52,17 +53,13 @@ class Counting(aio.LeaderElection):
 
 
 async def leading(
-    client: Any, path: str, lead: Any = lead_on, **options: Any
+    place: Place, lead: Any = lead_on, **options: Any
 ) -> tuple[aio.LeaderElection, asyncio.Task[None]]:
     """Return an election that leads, and its run."""
-    election = aio.LeaderElection(client, path, **options)
+    election = place.LeaderElection(**options)
     running = asyncio.create_task(election.run(lead))
     await until(lambda: election.is_leader)
     return election, running
-
-
-class Outcome(BaseException):
-    """As a library may have it: no error, and neither the end of a task nor of the program."""
 
 
 class Stubborn:
@@ -77,11 +74,9 @@ class Stubborn:
                 await self.may_end.wait()
 
 
-async def joined(client: Any, path: str, name: str) -> Member:
+async def joined_by(place: Place, name: str) -> Member:
     """Let one more member stand, in a thread."""
-    count = len(await aside(children, client, path))
-    member = Member(client, path, name)
-    await aside(queued, client, path, count + 1)
+    member: Member = await aside(joined, Place(Threads(), place.client, place.path), name)
     return member
 
 
@@ -92,7 +87,7 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 class TestTerms:
-    async def test_without_a_task_are_given_back(self, client: Any, zklock_path: str) -> None:
+    async def test_without_a_task_are_given_back(self, mine: Place) -> None:
         """With ``asyncio.eager_task_factory``, ``SystemExit`` in ``lead`` comes from its making."""
         loop = asyncio.get_running_loop()
 
@@ -105,20 +100,20 @@ class TestTerms:
         async def lead(leadership: aio.Leadership) -> None:
             raise AssertionError("it has no task")
 
-        election = aio.LeaderElection(client, zklock_path)
+        election = mine.LeaderElection()
         loop.set_task_factory(make)
         try:
             with pytest.raises(Outcome):
                 await election.run(lead)
         finally:
             loop.set_task_factory(None)
-        await aside(gone, client, zklock_path)
+        await aside(mine.gone)
         assert election.leadership is None
         leadership = await election.acquire(timeout=SOON)
         assert leadership is not None
         await leadership.release()
 
-    async def test_are_announced_on_the_loop(self, client: Any, zklock_path: str) -> None:
+    async def test_are_announced_on_the_loop(self, mine: Place) -> None:
         loop = asyncio.get_running_loop()
         elected: list[aio.Leadership] = []
         losses = Losses()
@@ -127,10 +122,10 @@ class TestTerms:
             assert asyncio.get_running_loop() is loop
             elected.append(leadership)
 
-        election = aio.LeaderElection(client, zklock_path, on_elected=on_elected, on_lost=losses)
+        election = mine.LeaderElection(on_elected=on_elected, on_lost=losses)
         running = asyncio.create_task(election.run(lead_on))
         await until(lambda: elected)
-        await aside(client.delete, elected[0].path)
+        await aside(mine.client.delete, elected[0].path)
         await until(losses.told.is_set)
         assert losses.one().grant is elected[0]
         assert losses.threads == [threading.current_thread().name]
@@ -138,26 +133,17 @@ class TestTerms:
         running.cancel()
         await asyncio.wait([running])
 
-    @pytest.mark.parametrize(
-        ("call", "error"),
-        [
-            (lambda it: it.run(7), TypeError),
-            (lambda it: it.run(None), TypeError),
-            (lambda it: it.run(print), TypeError),
-            (lambda it: it.run(lead_on, stop=threading.Event()), TypeError),
-        ],
-    )
-    async def test_calls_that_make_no_sense_are_refused(
-        self, other: Any, zklock_path: str, call: Callable[[Any], Any], error: type[Exception]
-    ) -> None:
-        with pytest.raises(error):
-            await call(aio.LeaderElection(other, zklock_path))
-        assert other.exists(zklock_path) is None
+    async def test_what_threads_use_is_refused(self, mine: Place) -> None:
+        election = mine.LeaderElection()
+        for call in (election.run(print), election.run(lead_on, stop=threading.Event())):
+            with pytest.raises(TypeError):
+                await call
+        assert mine.client.exists(mine.path) is None
 
 
 class TestTransferring:
     async def test_to_one_that_goes_before_the_end(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, mine: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         may_end = asyncio.Event()
 
@@ -165,14 +151,14 @@ class TestTransferring:
             await may_end.wait()
             election.stop()
 
-        election = Counting(client, zklock_path, identity="first")
+        election = Counting(mine.client, mine.path, identity="first")
         running = asyncio.create_task(election.run(lead))
         await until(lambda: election.is_leader)
-        b, c = [await joined(client, zklock_path, name) for name in "bc"]
+        b, c = [await joined_by(mine, name) for name in "bc"]
         transfers = [asyncio.create_task(election.transfer("c")) for _ in range(2)]
         await until(lambda: election.waiting == 2)
         await aside(c.stop)
-        await aside(queued, client, zklock_path, 2)
+        await aside(mine.queued, 2)
         may_end.set()
         for transfer in transfers:
             with pytest.raises(zklock.NoSuchMember, match="'c'"):
@@ -184,17 +170,15 @@ class TestTransferring:
         assert "not handed over" in caplog.text
 
     @pytest.mark.parametrize("how", ["late", "cancelled"])
-    async def test_goes_on_when_nobody_waits_for_it(
-        self, client: Any, zklock_path: str, how: str
-    ) -> None:
+    async def test_goes_on_when_nobody_waits_for_it(self, mine: Place, how: str) -> None:
         may_end = asyncio.Event()
 
         async def lead(leadership: aio.Leadership) -> None:
             await may_end.wait()
             election.stop()
 
-        election, running = await leading(client, zklock_path, lead, identity="first")
-        b, c = [await joined(client, zklock_path, name) for name in "bc"]
+        election, running = await leading(mine, lead, identity="first")
+        b, c = [await joined_by(mine, name) for name in "bc"]
         if how == "late":
             said = ""
             while "it continues" not in said:  # on a busy machine it may not begin in time
@@ -216,10 +200,10 @@ class TestTransferring:
 
 
 class TestStopping:
-    def test_by_an_event_of_another_loop(self, client: Any, zklock_path: str) -> None:
+    def test_by_an_event_of_another_loop(self, mine: Place) -> None:
         """It would not be heard. It belongs to the loop on which it was waited for first."""
         stop = asyncio.Event()
-        election = aio.LeaderElection(client, zklock_path)
+        election = mine.LeaderElection()
 
         async def lead(leadership: aio.Leadership) -> None:
             stop.set()
@@ -232,9 +216,9 @@ class TestStopping:
         stop.set()
         asyncio.run(election.run(lead, stop))
 
-    async def test_by_a_signal_handler_of_the_loop(self, client: Any, zklock_path: str) -> None:
+    async def test_by_a_signal_handler_of_the_loop(self, mine: Place) -> None:
         loop = asyncio.get_running_loop()
-        election, running = await leading(client, zklock_path, grace=0.1)
+        election, running = await leading(mine, grace=0.1)
         loop.add_signal_handler(signal.SIGUSR1, election.stop)
         try:
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -244,7 +228,7 @@ class TestStopping:
 
 
 class TestErrorsOfLead:
-    async def test_a_cancellation_by_others_is_one(self, client: Any, zklock_path: str) -> None:
+    async def test_a_cancellation_by_others_is_one(self, mine: Place) -> None:
         async def lead(leadership: aio.Leadership) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -252,12 +236,12 @@ class TestErrorsOfLead:
             await forever()
 
         with pytest.raises(asyncio.CancelledError, match="lead was cancelled"):
-            await aio.LeaderElection(client, zklock_path).run(lead, on_error="raise")
-        await aside(gone, client, zklock_path)
+            await mine.LeaderElection().run(lead, on_error="raise")
+        await aside(mine.gone)
 
     @pytest.mark.parametrize("first", ["lead", "run"])
     async def test_the_end_of_the_loop_is_none(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, first: str
+        self, mine: Place, caplog: pytest.LogCaptureFixture, first: str
     ) -> None:
         """It cancels all tasks, in no order."""
         leading: list[asyncio.Task[Any] | None] = []
@@ -266,7 +250,7 @@ class TestErrorsOfLead:
             leading.append(asyncio.current_task())
             await forever()
 
-        running = asyncio.create_task(aio.LeaderElection(client, zklock_path).run(lead))
+        running = asyncio.create_task(mine.LeaderElection().run(lead))
         await until(lambda: leading)
         (task,) = leading
         assert task is not None
@@ -274,14 +258,14 @@ class TestErrorsOfLead:
             each.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ended(running)
-        await aside(gone, client, zklock_path)
+        await aside(mine.gone)
         assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 
 class TestLosing:
     @pytest.mark.parametrize("where", ["lead", "a task of lead"])
     async def test_in_a_body_cancels_once(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture, where: str
+        self, mine: Place, caplog: pytest.LogCaptureFixture, where: str
     ) -> None:
         terms, cleaned = list[aio.Leadership](), list[type[BaseException]]()
         tasks = list[asyncio.Task[None]]()
@@ -289,7 +273,7 @@ class TestLosing:
         async def work(leadership: aio.Leadership) -> None:
             try:
                 async with leadership:
-                    await aside(client.delete, leadership.path)
+                    await aside(mine.client.delete, leadership.path)
                     await forever()
             except BaseException as error:
                 for _ in range(20):
@@ -308,7 +292,7 @@ class TestLosing:
                 tasks.append(asyncio.create_task(work(leadership)))
                 await forever()
 
-        election = aio.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        election = mine.LeaderElection(retry=(SOON, SOON))
         await election.run(lead, on_error="raise")
         assert len(terms) == 2
         if where == "lead":
@@ -320,7 +304,7 @@ class TestLosing:
         assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
     async def test_a_lead_that_does_not_heed_is_cancelled_after_its_grace(
-        self, client: Any, zklock_path: str
+        self, mine: Place
     ) -> None:
         times: list[float] = []
 
@@ -334,16 +318,14 @@ class TestLosing:
                 times.append(boottime())
                 assert leadership.held
 
-        election = aio.LeaderElection(client, zklock_path, grace=0.5)
+        election = mine.LeaderElection(grace=0.5)
         await election.run(lead)
         assert 0.4 < times[1] - times[0] < SOON
-        await aside(gone, client, zklock_path)
+        await aside(mine.gone)
 
 
 class TestCancelling:
-    async def test_at_any_moment_leaves_no_member_h9(
-        self, client: Any, other: Any, zklock_path: str
-    ) -> None:
+    async def test_at_any_moment_leaves_no_member_h9(self, mine: Place, theirs: Place) -> None:
         at: Counter[str] = Counter()
         for number in range(60):
             led = 0
@@ -353,7 +335,7 @@ class TestCancelling:
                 led += 1
                 await asyncio.sleep(0)
 
-            election = aio.LeaderElection(client, zklock_path)
+            election = mine.LeaderElection()
             running = asyncio.create_task(election.run(lead))
             if number % 3 == 0:
                 await asyncio.sleep(number * 0.0005)
@@ -369,11 +351,11 @@ class TestCancelling:
             with pytest.raises(asyncio.CancelledError):
                 await ended(running)
             at["later" if led else "before the first term"] += 1
-            await aside(gone, other, zklock_path)
+            await aside(theirs.gone)
         assert len(at) == 2, at
 
     @pytest.mark.parametrize("often", [False, True])
-    async def test_ends_lead_first(self, client: Any, zklock_path: str, often: bool) -> None:
+    async def test_ends_lead_first(self, mine: Place, often: bool) -> None:
         """A scope of anyio cancels again, whatever is awaited."""
         loop, ends = asyncio.get_running_loop(), list[bool]()
 
@@ -391,21 +373,21 @@ class TestCancelling:
                 if often:
                     loop.call_soon(cancel)
 
-        election, running = await leading(client, zklock_path, lead)
+        election, running = await leading(mine, lead)
         cancel()
         with pytest.raises(asyncio.CancelledError):
             await ended(running)
         assert ends == [True]
         assert election.leadership is None
-        await aside(gone, client, zklock_path)
+        await aside(mine.gone)
 
     @pytest.mark.hazard("H19")
     async def test_does_not_lengthen_the_grace_of_what_is_stuck(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, mine: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         lead = Stubborn()
-        election, running = await leading(client, zklock_path, lead, grace=0.2)
-        b = await joined(client, zklock_path, "b")
+        election, running = await leading(mine, lead, grace=0.2)
+        b = await joined_by(mine, "b")
         async with asyncio.timeout(SOON):
             while not running.done():
                 running.cancel()
@@ -418,40 +400,36 @@ class TestCancelling:
         await aside(b.leads)
         await aside(b.stop)
 
-    def test_a_loop_that_ends_leaves_no_member(
-        self, client: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_a_loop_that_ends_leaves_no_member(self, mine: Place, theirs: Place) -> None:
         async def main() -> None:
             for count in (1, 2):
-                running.append(
-                    asyncio.create_task(aio.LeaderElection(client, zklock_path).run(lead_on))
-                )
-                await aside(queued, other, zklock_path, count)
+                running.append(asyncio.create_task(mine.LeaderElection().run(lead_on)))
+                await aside(theirs.queued, count)
 
         running: list[asyncio.Task[None]] = []
         asyncio.run(main())
-        gone(other, zklock_path)
+        theirs.gone()
 
     def test_a_loop_that_is_dropped_at_its_election_leaves_nobody(
-        self, client: Any, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
-        lock = zklock.Lock(other, zklock_path)
+        lock = zklock.Lock(theirs.client, theirs.path)
         loop = asyncio.new_event_loop()
-        election = aio.LeaderElection(client, zklock_path)
+        election = mine.LeaderElection()
         with lock:
             task = loop.create_task(election.run(lead_on))
-            loop.run_until_complete(aside(queued, other, zklock_path, 2))
+            loop.run_until_complete(aside(theirs.queued, 2))
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
-        gone(other, zklock_path)
+        theirs.gone()
         # Nobody awaits it any more, on purpose.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def test_a_loop_that_is_closed_in_a_term_leaves_nobody(
-        self, client: Any, other: Any, zklock_path: str
+        self, mine: Place, theirs: Place
     ) -> None:
         loop = asyncio.new_event_loop()
-        election = aio.LeaderElection(client, zklock_path)
+        election = mine.LeaderElection()
 
         async def main() -> None:
             running = asyncio.create_task(election.run(lead_on))
@@ -461,51 +439,15 @@ class TestCancelling:
         loop.run_until_complete(main())
         left = asyncio.all_tasks(loop)
         loop.close()
-        gone(other, zklock_path)
+        theirs.gone()
         assert not election.is_leader
         for task in left:  # nobody awaits them any more, on purpose
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 class TestObserving:
-    @pytest.mark.parametrize(("kind", "error"), [("plain", RuntimeError), ("coroutine", Outcome)])
-    async def test_callbacks_come_in_order_and_may_fail(
-        self,
-        client: Any,
-        other: Any,
-        zklock_path: str,
-        caplog: pytest.LogCaptureFixture,
-        kind: str,
-        error: type[BaseException],
-    ) -> None:
-        heard: list[zklock.LeaderChange] = []
-
-        def hear(change: zklock.LeaderChange) -> None:
-            heard.append(change)
-            raise error("an observer that fails")
-
-        async def hear_later(change: zklock.LeaderChange) -> None:
-            heard.append(change)  # at its begin: a call that runs is not ended by close()
-            await asyncio.sleep(0.01)
-            raise error("an observer that fails")
-
-        observer = aio.LeaderElection(other, zklock_path).observe(
-            hear if kind == "plain" else hear_later
-        )
-        gc.collect()
-        election = aio.LeaderElection(client, zklock_path)
-        for _ in range(2):
-            async with await election.acquire() as leadership:
-                await until(lambda: heard and heard[-1].token == leadership.token)
-        assert "an observer that fails" in caplog.text
-        observer.close()
-        count = len(heard)
-        async with election.attempt():
-            pass
-        assert len(heard) == count
-
     async def test_a_callback_that_awaits_what_is_cancelled(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, mine: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The observer is told on. Only a cancellation of its own task ends it."""
         heard: list[zklock.LeaderChange] = []
@@ -516,7 +458,7 @@ class TestObserving:
             asyncio.get_running_loop().call_soon(job.cancel)
             await job
 
-        election = aio.LeaderElection(client, zklock_path)
+        election = mine.LeaderElection()
         with election.observe(hear) as observer:
             await until(lambda: heard)
             leadership = await election.acquire()
@@ -528,22 +470,19 @@ class TestObserving:
             assert observer._task.cancelled()
             await leadership.release()
 
-    async def test_with_a_client_that_is_stopped_it_ends(
-        self, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        client = zklock_connect()
+    async def test_with_a_client_that_is_stopped_it_ends(self, mine: Place) -> None:
         heard: list[zklock.LeaderChange] = []
-        with aio.LeaderElection(client, zklock_path).observe(heard.append) as observer:
+        with mine.LeaderElection().observe(heard.append) as observer:
             await until(lambda: heard)
-            await aside(client.stop)
+            await aside(mine.client.stop)
             await until(observer._task.done)
         assert observer._task.exception() is None
 
     async def test_what_may_not_be_seen(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, mine: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
-        client.create(zklock_path, acl=[make_digest_acl("owner", "secret", all=True)])
-        election = aio.LeaderElection(client, zklock_path)
+        mine.client.create(mine.path, acl=[make_digest_acl("owner", "secret", all=True)])
+        election = mine.LeaderElection()
         with pytest.raises(zklock.AccessDenied):
             await election.changes().next(SOON)
         with election.observe(print) as observer:
@@ -552,18 +491,18 @@ class TestObserving:
         assert "has stopped" in caplog.text
         with pytest.raises(zklock.AccessDenied):
             await election.run(lead_on)
-        await aside(client.delete, zklock_path)
+        await aside(mine.client.delete, mine.path)
 
-    def test_those_of_a_closed_loop_are_over(self, client: Any, zklock_path: str) -> None:
-        async def observe() -> asyncio.Task[None]:
-            observer = aio.LeaderElection(client, zklock_path).observe(print)
+    def test_those_of_a_closed_loop_are_over(self, mine: Place) -> None:
+        async def observe() -> Any:
+            observer = mine.LeaderElection().observe(print)
             alive.append(weakref.ref(observer))
             return observer._task
 
         alive = list[weakref.ref[Any]]()
         loop = asyncio.new_event_loop()
         task = loop.run_until_complete(observe())
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task._log_destroy_pending = False
         loop.close()
         del task
         asyncio.run(observe())
@@ -574,27 +513,27 @@ class TestObserving:
 
         wait_for(forgotten, SOON, "the observer of the closed loop is forgotten")
 
-    def test_on_another_loop_is_refused(self, client: Any, zklock_path: str) -> None:
+    def test_on_another_loop_is_refused(self, mine: Place) -> None:
         """Nobody would hear of a change there."""
-        election = aio.LeaderElection(client, zklock_path)
+        election = mine.LeaderElection()
 
-        async def begin() -> aio.LeaderChanges:
+        async def begin() -> Any:
             return election.changes()
 
         with asyncio.run(begin()) as changes, pytest.raises(RuntimeError, match="another event"):
             asyncio.run(asyncio.wait_for(changes.next(), SOON))
 
     async def test_a_wait_that_is_cancelled_misses_nothing(
-        self, client: Any, other: Any, zklock_path: str
+        self, mine: Place, theirs: Place
     ) -> None:
-        with aio.LeaderElection(other, zklock_path).changes() as changes:
+        with theirs.LeaderElection().changes() as changes:
             assert await changes.next(SOON) == zklock.LeaderChange(None)
             waiter = asyncio.create_task(changes.next())
             await asyncio.sleep(0)
             waiter.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiter
-            async with aio.LeaderElection(client, zklock_path).attempt() as leadership:
+            async with mine.LeaderElection().attempt() as leadership:
                 change = await changes.next(SOON)
                 assert leadership is not None
                 assert change is not None

@@ -10,8 +10,9 @@ import pytest
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
+from tests.contract.fronts import Behind, Place
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, gone, queued, run
+from tests.contract.support import SOON, run
 from tests.contract.test_acquired_leadership import acquired, latch
 from zklock._recipes import notes
 from zklock.testing import FaultProxy, wait_for
@@ -21,8 +22,13 @@ TERMS = 2
 ASKERS = 4
 
 
-def noted(client: Any, path: str) -> notes.Notes:
-    return notes.parse(client.get(path)[0])
+def data_at(place: Place) -> bytes:
+    data: bytes = place.client.get(place.path)[0]
+    return data
+
+
+def noted(place: Place) -> notes.Notes:
+    return notes.parse(data_at(place))
 
 
 def names(*leaderships: Any) -> set[str]:
@@ -35,43 +41,39 @@ def told(leadership: Any) -> None:
 
 class TestRequest:
     @pytest.mark.parametrize("how", ["election", "lock"])
-    def test_hands_over_to_the_next(
-        self, front: Any, other: Any, zklock_path: str, how: str
-    ) -> None:
-        other.create(zklock_path, b"of somebody else", makepath=True)
-        first, second = (latch(front, other, zklock_path, name) for name in "ab")
-        onlooker = latch(front, other, zklock_path, "c")
+    def test_hands_over_to_the_next(self, theirs: Place, how: str) -> None:
+        theirs.client.create(theirs.path, b"of somebody else", makepath=True)
+        first, second = (latch(theirs, name) for name in "ab")
+        onlooker = latch(theirs, "c")
         leadership = acquired(first)
         waiting = run(acquired, second)
-        nodes = queued(other, zklock_path, 2)
+        nodes = theirs.queued(2)
         if how == "election":
             leader = onlooker.request_release()
         else:
-            (leader,) = front.Lock(other, zklock_path).request_release()
+            (leader,) = theirs.Lock().request_release()
         assert (leader.identity, leader.token) == ("a", leadership.token)
         told(leadership)
         assert leadership.held, "nothing is taken by force"
-        assert noted(other, zklock_path).asked == names(leadership)
-        assert [other.exists(f"{zklock_path}/{node}").version for node in nodes] == [0, 0]
+        assert noted(theirs).asked == names(leadership)
+        assert [theirs.client.exists(f"{theirs.path}/{node}").version for node in nodes] == [0, 0]
         assert not waiting.done()
         leadership.release()
         later = waiting.result(SOON)
         assert not later.should_stop.is_set()
         later.release()
-        gone(other, zklock_path)
-        assert other.get(zklock_path)[0] == b"of somebody else"
+        theirs.gone()
+        assert data_at(theirs) == b"of somebody else"
 
-    def test_ends_the_term_of_a_member_that_runs(
-        self, front: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_ends_the_term_of_a_member_that_runs(self, theirs: Place) -> None:
         def body(leadership: Any) -> Any:
             yield leadership.should_stop
 
-        runner = latch(front, other, zklock_path, "runner")
-        running = run(runner.run, front.script(body))
+        runner = latch(theirs, "runner")
+        running = run(runner.run, theirs.front.script(body))
         wait_for(lambda: runner.is_leader, SOON)
-        waiting = run(acquired, latch(front, other, zklock_path, "next"))
-        queued(other, zklock_path, 2)
+        waiting = run(acquired, latch(theirs, "next"))
+        theirs.queued(2)
         assert runner.request_release().identity == "runner"
         leadership = waiting.result(SOON)
         assert runner.members()[0].identity == "next"
@@ -79,27 +81,25 @@ class TestRequest:
         wait_for(lambda: runner.is_leader, SOON)
         runner.stop()
         running.result(SOON)
-        gone(other, zklock_path)
+        theirs.gone()
 
-    def test_where_nobody_leads(self, front: Any, other: Any, zklock_path: str) -> None:
-        election = latch(front, other, zklock_path, "a")
+    def test_where_nobody_leads(self, theirs: Place) -> None:
+        election = latch(theirs, "a")
         assert election.request_release() is None
-        assert other.exists(zklock_path) is None
+        assert theirs.client.exists(theirs.path) is None
         with election.acquire():
             pass
         assert election.request_release() is None
-        assert other.get(zklock_path)[0] == b""
+        assert data_at(theirs) == b""
 
-    def test_from_many_at_once(
-        self, front: Any, other: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
+    def test_from_many_at_once(self, theirs: Place, zklock_connect: Connect) -> None:
         clients = [zklock_connect() for _ in range(2)]
-        election = latch(front, other, zklock_path, "a")
+        election = latch(theirs, "a")
         leadership = acquired(election)
         ready = threading.Barrier(ASKERS + 1)
 
         def ask(client: Any) -> Any:
-            onlooker = latch(front, client, zklock_path, "onlooker")
+            onlooker = latch(Place(theirs.front, client, theirs.path), "onlooker")
             ready.wait(SOON)
             return onlooker.request_release(SOON)
 
@@ -109,29 +109,28 @@ class TestRequest:
             election.set_payload(f"{count}")
         assert {each.result(SOON).token for each in asking} == {leadership.token}
         told(leadership)
-        assert noted(other, zklock_path) == notes.Notes(
+        assert noted(theirs) == notes.Notes(
             b"", dict.fromkeys(names(leadership), b"4"), frozenset(names(leadership))
         )
         leadership.release()
-        gone(other, zklock_path)
-        assert other.get(zklock_path)[0] == b""
+        theirs.gone()
+        assert data_at(theirs) == b""
 
-    def test_never_reaches_another_term(
-        self, other: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
+    def test_never_reaches_another_term(self, theirs: Place, zklock_connect: Connect) -> None:
         """Somebody asks all the time; the terms end because of it, and each one was asked."""
         asked: set[str] = set()
         over = threading.Event()
 
         def ask() -> None:
-            onlooker = latch(zklock, other, zklock_path, "onlooker")
+            onlooker = latch(theirs, "onlooker")
             while not over.is_set():
                 leader = onlooker.request_release(SOON)
                 if leader is not None:
                     asked.add(leader.path)
 
         def stand(identity: str) -> list[Any]:
-            election = latch(zklock, zklock_connect(timeout=20.0), zklock_path, identity)
+            client = zklock_connect(timeout=20.0)
+            election = latch(Place(theirs.front, client, theirs.path), identity)
             terms = []
             for _ in range(TERMS):
                 leadership = acquired(election)
@@ -147,68 +146,49 @@ class TestRequest:
         asking.result(SOON)
         assert len(terms) == 2 * TERMS
         assert {leadership.path for leadership in terms} == asked
-        gone(other, zklock_path)
-        assert noted(other, zklock_path).asked <= names(*terms)
+        theirs.gone()
+        assert noted(theirs).asked <= names(*terms)
 
     @LASTING
     def test_is_heard_after_the_connection_was_lost(
-        self,
-        front: Any,
-        other: Any,
-        zklock_connect: Connect,
-        zklock_proxy: FaultProxy,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts)
-        leadership = acquired(latch(front, client, zklock_path, "a"))
+        leadership = acquired(latch(behind(), "a"))
         zklock_proxy.cut()
-        asked = latch(front, other, zklock_path, "b").request_release()
+        asked = latch(theirs, "b").request_release()
         assert asked.token == leadership.token
         assert not leadership.should_stop.is_set()
         zklock_proxy.restore()
         told(leadership)
         assert leadership.held
         leadership.release()
-        gone(other, zklock_path)
+        theirs.gone()
 
     @LASTING
     def test_is_not_heard_in_the_next_session(
-        self,
-        front: Any,
-        other: Any,
-        zklock_connect: Connect,
-        zklock_proxy: FaultProxy,
-        zklock_path: str,
-        zklock_expire_session: Callable[[Any], int],
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, zklock_expire_session: Any
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts)
-        election = latch(front, client, zklock_path, "a")
-        onlooker = latch(front, other, zklock_path, "b")
-        first, session = acquired(election), client.client_id
+        far = behind()
+        election, onlooker = latch(far, "a"), latch(theirs, "b")
+        first, session = acquired(election), far.client.client_id
         zklock_proxy.cut()
         assert onlooker.request_release().token == first.token
         zklock_expire_session(session)
-        gone(other, zklock_path)
+        theirs.gone()
         zklock_proxy.restore()
         wait_for(first.lost.is_set, SOON)
-        assert noted(other, zklock_path).asked == names(first)
+        assert noted(theirs).asked == names(first)
         later = acquired(election)
         assert onlooker.request_release().token == later.token
-        assert noted(other, zklock_path).asked == names(later), "the old one is gone"
+        assert noted(theirs).asked == names(later), "the old one is gone"
         told(later)
         later.release()
-        wait_for(lambda: other.get(zklock_path)[0] == b"", SOON, "it takes its request along")
+        wait_for(lambda: data_at(theirs) == b"", SOON, "it takes its request along")
 
     def test_that_is_not_answered_in_time(
-        self,
-        front: Any,
-        other: Any,
-        zklock_connect: Connect,
-        zklock_proxy: FaultProxy,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        leadership = acquired(latch(front, other, zklock_path, "a"))
-        onlooker = latch(front, zklock_connect(zklock_proxy.hosts), zklock_path, "b")
+        leadership, onlooker = acquired(latch(theirs, "a")), latch(behind(), "b")
         assert onlooker.leader().token == leadership.token
         zklock_proxy.blackhole()
         with pytest.raises(zklock.NoAnswer):
@@ -218,32 +198,28 @@ class TestRequest:
         told(leadership)
         leadership.release()
 
-    def test_needs_permission_to_write(
-        self, front: Any, other: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        owner = zklock_connect()
+    def test_needs_permission_to_write(self, mine: Place, theirs: Place) -> None:
+        owner = mine.client
         owner.add_auth("digest", "owner:secret")
         everybody = make_acl("world", "anyone", read=True, create=True, delete=True)
         acl = [make_digest_acl("owner", "secret", all=True), everybody]
-        owner.create(zklock_path, b"theirs", acl=acl)
-        leadership = acquired(latch(front, other, zklock_path, "a"))
-        with pytest.raises(zklock.AccessDenied, match=f"write permission on {zklock_path},") as no:
-            latch(front, other, zklock_path, "b").request_release()
-        assert no.value.path == zklock_path
-        assert owner.get(zklock_path)[0] == b"theirs"
+        owner.create(theirs.path, b"theirs", acl=acl)
+        leadership = acquired(latch(theirs, "a"))
+        with pytest.raises(zklock.AccessDenied, match=f"write permission on {theirs.path},") as no:
+            latch(theirs, "b").request_release()
+        assert no.value.path == theirs.path
+        assert data_at(mine) == b"theirs"
         assert not leadership.should_stop.is_set()
-        asked = latch(front, owner, zklock_path, "c").request_release()
+        asked = latch(mine, "c").request_release()
         assert asked.token == leadership.token
         told(leadership)
         leadership.release()  # it may not tidy up; that holds up nobody
-        gone(owner, zklock_path)
-        assert noted(owner, zklock_path).others == b"theirs"
+        mine.gone()
+        assert noted(mine).others == b"theirs"
 
-    def test_comes_beside_a_request_in_the_leader_s_own_node(
-        self, front: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_comes_beside_a_request_in_the_leader_s_own_node(self, theirs: Place) -> None:
         """Curator's ``Revoker`` writes there."""
-        leadership = acquired(latch(front, other, zklock_path, "a"))
-        other.set(leadership.path, b"__REVOKE__")
+        leadership = acquired(latch(theirs, "a"))
+        theirs.client.set(leadership.path, b"__REVOKE__")
         told(leadership)
         leadership.release()

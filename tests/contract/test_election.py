@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,23 +17,20 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 import zklock
-from tests.contract.fronts import Loop, Steps, Threads
+from tests.contract.fronts import Behind, Loop, Place, Steps, Threads
 from tests.contract.lasting import LASTING
 from tests.contract.support import (
     SOON,
     Child,
     boottime,
-    children,
     freeze,
-    gone,
     now_of,
-    queued,
     run,
 )
 from tests.modes import bounded
 from zklock._election.changes import Feed
 from zklock.fencing import MemoryGuard, verify_owner
-from zklock.testing import FaultProxy, FrameKind, wait_for
+from zklock.testing import FaultProxy, FrameKind, expire_session, wait_for
 
 Connect = Callable[..., Any]
 
@@ -43,22 +42,15 @@ class Member:
     """
 
     def __init__(
-        self,
-        client: Any,
-        path: str,
-        identity: str,
-        front: Any = None,
-        hold: threading.Event | None = None,
-        **options: Any,
+        self, place: Place, identity: str, hold: threading.Event | None = None, **options: Any
     ) -> None:
-        front = front or Threads()
         run_options = {name: options.pop(name) for name in ("on_error", "stop") if name in options}
-        self.election = front.LeaderElection(client, path, identity=identity, **options)
+        self.election = place.LeaderElection(identity=identity, **options)
         self.terms: list[Any] = []
         self.times: list[float] = []
         self.working = 0
         self.hold = hold
-        self.done = run(self.election.run, front.script(self.lead), **run_options)
+        self.done = run(self.election.run, place.front.script(self.lead), **run_options)
 
     def lead(self, leadership: Any) -> Steps:
         self.working += 1
@@ -85,33 +77,55 @@ class Member:
         self.done.result(SOON)
 
 
-@contextmanager
-def crew(client: Any, path: str, *names: str, **options: Any) -> Iterator[list[Member]]:
-    """Let members queue, one after the other."""
-    with ExitStack() as stack:
-        members = []
-        for count, name in enumerate(names, 1):
-            members.append(Member(client, path, name, **options))
-            stack.callback(members[-1].stop)
-            queued(client, path, count)
-        yield members
-
-
-@pytest.fixture
-def fronts() -> Iterator[list[Any]]:
-    """Both fronts at a time."""
-    loop = Loop()
-    yield [Threads(), loop]
-    loop.close()
-
-
 def identities(election: Any) -> list[str]:
     return [member.identity for member in election.members()]
 
 
+def joined(place: Place, name: str, **options: Any) -> Member:
+    """Let one more member stand; return once it is in the queue."""
+    member = Member(place, name, **options)
+    wait_for(lambda: name in identities(member.election), SOON, f"{name} in the queue")
+    return member
+
+
+class Outcome(BaseException):
+    """As a library may have it: no error, and neither the end of a task nor of the program."""
+
+
+@contextmanager
+def crew(place: Place, *names: str, **options: Any) -> Iterator[list[Member]]:
+    """Let members queue, one after the other."""
+    with ExitStack() as stack:
+        members = []
+        for name in names:
+            members.append(joined(place, name, **options))
+            stack.callback(members[-1].stop)
+        yield members
+
+
+@pytest.fixture
+def ours(client: Any, zklock_path: str) -> Place:
+    """The path of the test, for threads and a client."""
+    return Place(Threads(), client, zklock_path)
+
+
+@pytest.fixture
+def others(other: Any, zklock_path: str) -> Place:
+    """The same path, for threads and another client."""
+    return Place(Threads(), other, zklock_path)
+
+
+@pytest.fixture
+def both(ours: Place, others: Place) -> Iterator[list[Place]]:
+    """The same path, for each client on each front, which are there at a time."""
+    loop = Loop()
+    yield [Place(front, it.client, it.path) for front in (Threads(), loop) for it in (ours, others)]
+    loop.close()
+
+
 class TestTerms:
     @pytest.mark.hazard("H44")
-    def test_that_end_at_once_do_not_spin(self, client: Any, zklock_path: str) -> None:
+    def test_that_end_at_once_do_not_spin(self, ours: Place) -> None:
         tokens: list[zklock.FencingToken] = []
 
         def lead(leadership: zklock.Leadership) -> None:
@@ -126,7 +140,7 @@ class TestTerms:
             if len(tokens) == 6:
                 election.stop()
 
-        election = zklock.LeaderElection(client, zklock_path)
+        election = ours.LeaderElection()
         began = boottime()
         election.run(lead, on_error="raise")
         assert boottime() - began >= 5 * 0.2
@@ -134,29 +148,27 @@ class TestTerms:
         assert len(tokens) == 6
         assert election.leadership is None
         assert not election.is_leader
-        gone(client, zklock_path)
+        ours.gone()
 
     @pytest.mark.parametrize("how", ["stop", "event"])
     def test_that_end_at_once_are_stopped_at_once(
-        self, front: Any, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch, how: str
+        self, mine: Place, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 10 * SOON)
-        event, led = front.event(), threading.Event()
+        event, led = mine.front.event(), threading.Event()
 
         def lead(leadership: Any) -> Steps:
             led.set()
             yield 0.0
 
-        election = front.LeaderElection(client, zklock_path)
-        running = run(election.run, front.script(lead), event)
+        election = mine.LeaderElection()
+        running = run(election.run, mine.front.script(lead), event)
         assert led.wait(SOON)
-        gone(client, zklock_path)
+        mine.gone()
         election.stop() if how == "stop" else event.set()
         running.result(SOON)
 
-    def test_are_one_at_a_time_threads_or_tasks(
-        self, fronts: list[Any], client: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_are_one_at_a_time_threads_or_tasks(self, both: list[Place]) -> None:
         leading: list[zklock.FencingToken] = []
         tokens: list[zklock.FencingToken] = []
 
@@ -168,9 +180,7 @@ class TestTerms:
             leading.clear()
 
         elections = [
-            (front.LeaderElection(each, zklock_path), front.script(lead))
-            for front in (*fronts, fronts[1])
-            for each in (client, other)
+            (place.LeaderElection(), place.front.script(lead)) for place in (*both, *both[2:])
         ]
         running = [run(each.run, script, on_error="raise") for each, script in elections]
         wait_for(lambda: len(tokens) >= 70 or any(each.done() for each in running), SOON)
@@ -179,10 +189,10 @@ class TestTerms:
         for one in running:
             one.result(SOON)
         assert tokens == sorted(set(tokens))
-        gone(client, zklock_path)
+        both[0].gone()
 
     def test_that_last_are_followed_by_no_pause(
-        self, client: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+        self, ours: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 0.001)
         tokens: list[zklock.FencingToken] = []
@@ -193,64 +203,62 @@ class TestTerms:
             if len(tokens) == 50:
                 election.stop()
 
-        election = zklock.LeaderElection(client, zklock_path)
-        began = now_of(client)
+        election = ours.LeaderElection()
+        began = now_of(ours.client)
         election.run(lead)
-        assert now_of(client) - began < bounded(50 * 0.2)
+        assert now_of(ours.client) - began < bounded(50 * 0.2)
 
-    def test_are_fenced(self, client: Any, other: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a", "b", payload="http://a:80/") as (first, second):
+    def test_are_fenced(self, ours: Place, others: Place) -> None:
+        with crew(ours, "a", "b", payload="http://a:80/") as (first, second):
             early = first.leads().token
-            owner = verify_owner(other, zklock_path, early)
+            owner = verify_owner(others.client, others.path, early)
             assert (owner.identity, owner.payload) == ("a", b"http://a:80/")
             first.election.resign()
             late = second.leads().token
             assert late > early
-            assert verify_owner(other, zklock_path, late).identity == "b"
+            assert verify_owner(others.client, others.path, late).identity == "b"
             with pytest.raises(zklock.NotOwner) as refused:
-                verify_owner(other, zklock_path, early)
+                verify_owner(others.client, others.path, early)
             assert refused.value.holder == "b"
-            queued(client, zklock_path, 2)
+            ours.queued(2)
             waiting = second.election.members()[1]
             assert waiting.token is not None
             with pytest.raises(zklock.NotOwner):
-                verify_owner(other, zklock_path, waiting.token)
+                verify_owner(others.client, others.path, waiting.token)
 
-    def test_are_named_as_curators(self, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "java sees this") as (member,):
-            (name,) = children(client, zklock_path)
+    def test_are_named_as_curators(self, ours: Place) -> None:
+        with crew(ours, "java sees this") as (member,):
+            (name,) = ours.nodes()
             assert zklock._recipes.names.parse(name).kind is zklock._recipes.names.Kind.LATCH  # type: ignore[union-attr]
-            assert client.get(f"{zklock_path}/{name}")[0] == b"java sees this"
-            assert member.leads().path == f"{zklock_path}/{name}"
+            assert ours.client.get(f"{ours.path}/{name}")[0] == b"java sees this"
+            assert member.leads().path == f"{ours.path}/{name}"
 
-    def test_wait_for_members_of_other_clients(
-        self, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        other.ensure_path(zklock_path)
-        foreign = other.create(
-            f"{zklock_path}/_c_6a3b1d5c-0000-4000-8000-000000000000-latch-",
+    def test_wait_for_members_of_other_clients(self, ours: Place, others: Place) -> None:
+        others.client.ensure_path(ours.path)
+        foreign = others.client.create(
+            f"{ours.path}/_c_6a3b1d5c-0000-4000-8000-000000000000-latch-",
             b"a LeaderLatch",
             ephemeral=True,
             sequence=True,
         )
-        member = Member(client, zklock_path, "ours")
-        queued(other, zklock_path, 2)
+        member = Member(ours, "ours")
+        others.queued(2)
         leader = member.election.leader()
         assert leader is not None
         assert (leader.identity, leader.path) == ("a LeaderLatch", foreign)
         assert not member.terms
-        other.delete(foreign)
+        others.client.delete(foreign)
         member.leads()
         member.stop()
 
     def test_survive_callbacks_that_fail(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, ours: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(what: object) -> None:
             raise RuntimeError(f"callback of {type(what).__name__}")
 
-        with crew(client, zklock_path, "a", on_elected=fail, on_lost=fail) as (member,):
-            client.delete(member.leads().path)
+        with crew(ours, "a", on_elected=fail, on_lost=fail) as (member,):
+            ours.client.delete(member.leads().path)
             member.leads(2)
             for what, count in (("Loss", 1), ("Leadership", 2)):
                 said = f"callback of {what}"
@@ -258,23 +266,21 @@ class TestTerms:
 
 
 class TestMembers:
-    def test_are_told_in_order_with_payload(
-        self, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        asking = zklock.LeaderElection(other, zklock_path)
+    def test_are_told_in_order_with_payload(self, ours: Place, others: Place) -> None:
+        asking = others.LeaderElection()
         assert asking.leader() is None
         assert asking.members() == []
         payload = bytes(range(256)) * 64
         with ExitStack() as stack:
             for name, what in (("a", payload), ("b", "ä"), ("c", b"")):
-                stack.callback(Member(client, zklock_path, name, payload=what).stop)
+                stack.callback(Member(ours, name, payload=what).stop)
                 wait_for(lambda name=name: name in identities(asking), SOON)  # type: ignore[misc]
             members = asking.members()
             assert [one.identity for one in members] == ["a", "b", "c"]
             assert [one.payload for one in members] == [payload, "ä".encode(), b""]
             assert [one.holds for one in members] == [True, False, False]
             tokens = [one.token for one in members]
-            assert tokens == sorted(tokens)  # type: ignore[type-var]
+            assert tokens == sorted(tokens)
             assert asking.leader() == members[0]
 
     @pytest.mark.parametrize(
@@ -298,14 +304,14 @@ class TestMembers:
         ],
     )
     def test_bad_input_is_refused_at_once(
-        self, other: Any, zklock_path: str, wrong: dict[str, Any], error: type[Exception]
+        self, mine: Place, wrong: dict[str, Any], error: type[Exception]
     ) -> None:
         with pytest.raises(error):
-            zklock.LeaderElection(other, **{"path": zklock_path, **wrong})
-        assert other.exists(zklock_path) is None
+            mine.front.LeaderElection(mine.client, **{"path": mine.path, **wrong})
+        assert mine.client.exists(mine.path) is None
 
     def test_a_coroutine_that_comes_of_a_plain_function_is_told_of(
-        self, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, ours: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def never(what: object) -> None:
             raise AssertionError("never run")
@@ -313,20 +319,18 @@ class TestMembers:
         def plain(what: object) -> object:
             return never(what)
 
-        election = zklock.LeaderElection(zklock_client, zklock_path)
+        election = ours.LeaderElection()
         with election.observe(plain):
             with pytest.raises(TypeError, match=r"lead returned a coroutine.*zklock\.aio"):
                 election.run(plain, on_error="raise")
             wait_for(lambda: "an observer returned a coroutine" in caplog.text, SOON)
-        gone(zklock_client, zklock_path)
+        ours.gone()
 
-    def test_coroutine_functions_are_told_where_they_belong(
-        self, zklock_client: Any, zklock_path: str
-    ) -> None:
+    def test_coroutine_functions_are_told_where_they_belong(self, ours: Place) -> None:
         async def forever(what: object) -> None:
             raise AssertionError("never run")
 
-        election = zklock.LeaderElection(zklock_client, zklock_path)
+        election = ours.LeaderElection()
         with pytest.raises(TypeError, match=r"lead is a coroutine function.*zklock\.aio"):
             election.run(forever)
         with pytest.raises(TypeError, match=r"callback is a coroutine function.*zklock\.aio"):
@@ -338,51 +342,53 @@ class TestMembers:
         for make, names in makers:
             for name in names:
                 with pytest.raises(TypeError, match=rf"{name} is a coroutine.*zklock\.aio"):
-                    make(zklock_client, zklock_path, **{name: forever})
+                    make(ours.client, ours.path, **{name: forever})
 
     @pytest.mark.parametrize(
         ("call", "error"),
         [
-            (lambda it: it.run(7), TypeError),
-            (lambda it: it.run(None), TypeError),
-            (lambda it: it.run(print, stop=7), TypeError),
-            (lambda it: it.run(print, on_error="ignore"), ValueError),
-            (lambda it: it.observe(7), TypeError),
-            (lambda it: it.observe(None), TypeError),
-            (lambda it: it.observe_membership(None), TypeError),
-            (lambda it: it.changes(timeout=-1), ValueError),
-            (lambda it: it.leader(timeout="1"), TypeError),
-            (lambda it: it.transfer(7), TypeError),
-            (lambda it: it.transfer("b"), zklock.NotHeld),
-            (lambda it: it.resign(), zklock.NotHeld),
-            (lambda it: run(it.run, print, handle_signals=True).result(SOON), ValueError),
+            (lambda it, lead: it.run(7), TypeError),
+            (lambda it, lead: it.run(None), TypeError),
+            (lambda it, lead: it.run(lead, stop=7), TypeError),
+            (lambda it, lead: it.run(lead, on_error="ignore"), ValueError),
+            (lambda it, lead: it.observe(7), TypeError),
+            (lambda it, lead: it.observe(None), TypeError),
+            (lambda it, lead: it.observe_membership(None), TypeError),
+            (lambda it, lead: it.changes(timeout=-1), ValueError),
+            (lambda it, lead: it.leader(timeout="1"), TypeError),
+            (lambda it, lead: it.transfer(7), TypeError),
+            (lambda it, lead: it.transfer("b"), zklock.NotHeld),
+            (lambda it, lead: it.resign(), zklock.NotHeld),
         ],
     )
     def test_calls_that_make_no_sense_are_refused_at_once(
-        self,
-        other: Any,
-        zklock_path: str,
-        call: Callable[[zklock.LeaderElection], object],
-        error: type[Exception],
+        self, mine: Place, call: Callable[[Any, Any], object], error: type[Exception]
     ) -> None:
-        with pytest.raises(error):
-            call(zklock.LeaderElection(other, zklock_path))
-        assert other.exists(zklock_path) is None
+        def lead(leadership: Any) -> Steps:
+            yield leadership.should_stop
 
-    def test_a_second_run_at_a_time_is_refused(self, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a") as (member,):
+        with pytest.raises(error):
+            call(mine.LeaderElection(), mine.front.script(lead))
+        assert mine.client.exists(mine.path) is None
+
+    def test_signals_are_handled_by_the_main_thread(self, ours: Place) -> None:
+        with pytest.raises(ValueError, match="main thread"):
+            run(ours.LeaderElection().run, print, handle_signals=True).result(SOON)
+
+    def test_a_second_run_at_a_time_is_refused(self, ours: Place) -> None:
+        with crew(ours, "a") as (member,):
             member.leads()
             with pytest.raises(zklock.ZkLockError, match="already runs"):
                 member.election.run(print)
 
 
 class TestResigning:
-    def test_goes_to_the_back_of_the_queue(self, front: Any, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a", "b", "c", front=front) as (a, b, c):
+    def test_goes_to_the_back_of_the_queue(self, mine: Place) -> None:
+        with crew(mine, "a", "b", "c") as (a, b, c):
             a.leads()
             a.election.resign()
             b.leads()
-            queued(client, zklock_path, 3)
+            mine.queued(3)
             assert identities(a.election) == ["b", "c", "a"]
             with pytest.raises(zklock.NotHeld):
                 a.election.resign()
@@ -392,9 +398,7 @@ class TestResigning:
             a.leads(2)
 
     @pytest.mark.parametrize("how", ["resign", "release", "abandon"])
-    def test_nobody_else_leads_before_lead_has_returned(
-        self, front: Any, client: Any, zklock_path: str, how: str
-    ) -> None:
+    def test_nobody_else_leads_before_lead_has_returned(self, mine: Place, how: str) -> None:
         may_end, told = threading.Event(), threading.Event()
 
         def lead(leadership: Any) -> Steps:
@@ -405,14 +409,13 @@ class TestResigning:
             yield may_end
 
         ready = threading.Event()
-        election = front.LeaderElection(client, zklock_path)
-        done = run(election.run, front.script(lead))
+        election = mine.LeaderElection()
+        done = run(election.run, mine.front.script(lead))
         wait_for(lambda: election.is_leader, SOON)
         getattr(election.leadership, how)()
         ready.set()
         assert told.wait(SOON)
-        other = Member(client, zklock_path, "b")
-        queued(client, zklock_path, 2)
+        other = joined(mine, "b")
         assert not other.terms
         election.stop()
         may_end.set()
@@ -422,22 +425,22 @@ class TestResigning:
 
 
 class TestTransferring:
-    def test_to_a_member_far_behind(self, client: Any, zklock_path: str) -> None:
+    def test_to_a_member_far_behind(self, ours: Place) -> None:
         names = ["a", "b", "c", "d", "e"]
-        with crew(client, zklock_path, *names) as members:
+        with crew(ours, *names) as members:
             early = members[0].leads().token
             successor = members[0].election.transfer("d", timeout=SOON)
             assert successor.identity == "d"
             leadership = members[3].leads()
             assert leadership.token == successor.token
             assert leadership.token > early
-            queued(client, zklock_path, 5)
+            ours.queued(5)
             order = identities(members[0].election)
             assert order[:2] == ["d", "e"]
             assert sorted(order[2:]) == ["a", "b", "c"]
             assert [len(member.terms) for member in members] == [1, 0, 0, 1, 0]
 
-    def test_by_lead_itself(self, front: Any, client: Any, zklock_path: str) -> None:
+    def test_by_lead_itself(self, mine: Place) -> None:
         done: list[Any] = []
 
         def lead(leadership: Any) -> Steps:
@@ -445,19 +448,19 @@ class TestTransferring:
             assert leadership.should_stop.is_set()
             election.stop()
 
-        with crew(client, zklock_path, "first", "b", "c") as (first, b, c):
+        with crew(mine, "first", "b", "c") as (first, b, c):
             first.leads()
-            election = front.LeaderElection(client, zklock_path, identity="x")
-            running = run(election.run, front.script(lead))
-            queued(client, zklock_path, 4)
+            election = mine.LeaderElection(identity="x")
+            running = run(election.run, mine.front.script(lead))
+            mine.queued(4)
             first.election.transfer("x")
             running.result(SOON)
             assert [one.identity for one in done] == ["c"]
             c.leads()
             assert not b.terms
 
-    def test_to_nobody(self, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a", "b") as (a, _):
+    def test_to_nobody(self, ours: Place) -> None:
+        with crew(ours, "a", "b") as (a, _):
             leadership = a.leads()
             for nobody in ("z", "a"):
                 with pytest.raises(zklock.NoSuchMember, match=nobody):
@@ -465,33 +468,30 @@ class TestTransferring:
             assert leadership.held
             assert not leadership.should_stop.is_set()
 
-    def test_past_a_lock_of_somebody_else(self, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a") as (a,):
+    def test_past_a_lock_of_somebody_else(self, ours: Place) -> None:
+        with crew(ours, "a") as (a,):
             leadership = a.leads()
-            lock = zklock.Lock(client, zklock_path)
+            lock = ours.Lock()
             waiting = run(lock.acquire)
-            queued(client, zklock_path, 2)
-            b = Member(client, zklock_path, "b")
-            queued(client, zklock_path, 3)
+            ours.queued(2)
+            b = joined(ours, "b")
             with pytest.raises(zklock.NoSuchMember, match="-lock-"):
                 a.election.transfer("b")
             assert leadership.held
             lock.cancel()
             with pytest.raises(zklock.AcquireCancelled):
                 waiting.result(SOON)
-            queued(client, zklock_path, 2)
+            ours.queued(2)
             a.election.transfer("b")
             b.leads()
             b.stop()
 
-    def test_two_at_a_time_to_different_members(self, client: Any, zklock_path: str) -> None:
+    def test_two_at_a_time_to_different_members(self, ours: Place) -> None:
         may_end = threading.Event()
-        a = Member(client, zklock_path, "a", hold=may_end)
+        a = Member(ours, "a", hold=may_end)
         term = a.leads() and a.election._term
-        b = Member(client, zklock_path, "b")
-        queued(client, zklock_path, 2)
-        c = Member(client, zklock_path, "c")
-        queued(client, zklock_path, 3)
+        b = joined(ours, "b")
+        c = joined(ours, "c")
         first = run(a.election.transfer, "b")
         wait_for(lambda: term.candidacy.successor == "b", SOON)
         second = run(a.election.transfer, "c")
@@ -507,13 +507,11 @@ class TestTransferring:
             member.stop()
 
     def test_not_even_begun_in_time(
-        self, other: Any, zklock_connect: Any, zklock_proxy: FaultProxy, zklock_path: str
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts)
-        with crew(client, zklock_path, "a") as (a,):
+        with crew(behind(), "a") as (a,):
             leadership = a.leads()
-            b = Member(other, zklock_path, "b")
-            queued(other, zklock_path, 2)
+            b = joined(theirs, "b")
             zklock_proxy.hold()
             with pytest.raises(zklock.NoAnswer, match="has not begun, and 'a' still leads") as late:
                 a.election.transfer("b", timeout=0.2)
@@ -525,21 +523,17 @@ class TestTransferring:
             b.leads()
             b.stop()
 
-    def test_many_times_nobody_leads_but_the_successor(
-        self, fronts: list[Any], client: Any, other: Any, zklock_path: str
-    ) -> None:
+    def test_many_times_nobody_leads_but_the_successor(self, both: list[Place]) -> None:
         names = ["a", "b", "c", "d"]
         with ExitStack() as stack:
             members = {}
-            for at, name in enumerate(names, 1):
-                front = fronts[at > 2]
-                members[name] = Member((client, other)[at % 2], zklock_path, name, front)
+            for name, place in zip(names, both, strict=True):
+                members[name] = joined(place, name)
                 stack.callback(members[name].stop)
-                queued(client, zklock_path, at)
             led = ["a"]
             members["a"].leads()
             for step in range(20):
-                queued(client, zklock_path, 4)
+                place.queued(4)
                 now = led[-1]
                 following = names[(names.index(now) + 1 + step % 3) % 4]
                 count = led.count(following) + 1
@@ -553,45 +547,39 @@ class TestTransferring:
 
 
 class TestStopping:
-    def test_by_an_event(self, front: Any, client: Any, zklock_path: str) -> None:
-        stop = front.event()
-        members = [Member(client, zklock_path, name, front, stop=stop) for name in "ab"]
-        queued(client, zklock_path, 2)
+    def test_by_an_event(self, mine: Place) -> None:
+        stop = mine.front.event()
+        members = [Member(mine, name, stop=stop) for name in "ab"]
+        mine.queued(2)
         stop.set()
         for member in members:
             member.done.result(SOON)
-        gone(client, zklock_path)
+        mine.gone()
 
-    def test_before_it_has_begun(self, client: Any, zklock_path: str) -> None:
-        election = zklock.LeaderElection(client, zklock_path)
+    def test_before_it_has_begun(self, ours: Place) -> None:
+        election = ours.LeaderElection()
         election.stop()
         election.run(lambda leadership: pytest.fail("led"))
         stop = threading.Event()
         stop.set()
-        zklock.LeaderElection(client, zklock_path).run(
-            lambda leadership: pytest.fail("led"), stop=stop
-        )
-        assert client.exists(zklock_path) is None
+        ours.LeaderElection().run(lambda leadership: pytest.fail("led"), stop=stop)
+        assert ours.client.exists(ours.path) is None
 
-    def test_a_waiting_member(self, client: Any, zklock_path: str) -> None:
-        with crew(client, zklock_path, "a", "b") as (a, b):
+    def test_a_waiting_member(self, ours: Place) -> None:
+        with crew(ours, "a", "b") as (a, b):
             a.leads()
             b.stop()
-            queued(client, zklock_path, 1)
+            ours.queued(1)
             assert a.terms[0].held
 
-    def test_a_client_that_is_stopped(
-        self, front: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        leading, waiting = zklock_connect(), zklock_connect()
-        a = Member(leading, zklock_path, "a", front)
+    def test_a_client_that_is_stopped(self, mine: Place, theirs: Place) -> None:
+        a = Member(mine, "a")
         a.leads()
-        b = Member(waiting, zklock_path, "b", front)
-        queued(leading, zklock_path, 2)
-        waiting.stop()
+        b = joined(theirs, "b")
+        theirs.client.stop()
         with pytest.raises(zklock.ClientClosed):
             b.done.result(SOON)
-        leading.stop()
+        mine.client.stop()
         with pytest.raises(zklock.ClientClosed):
             a.done.result(SOON)
         assert a.terms[0].lost.is_set()
@@ -599,7 +587,7 @@ class TestStopping:
 
 class TestErrorsOfLead:
     def test_are_retried_after_growing_pauses(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, ours: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         times, tokens = [], []
 
@@ -610,7 +598,7 @@ class TestErrorsOfLead:
                 raise RuntimeError(f"failure {len(times)}")
             election.stop()
 
-        election = zklock.LeaderElection(client, zklock_path, retry=(0.2, 10.0))
+        election = ours.LeaderElection(retry=(0.2, 10.0))
         election.run(lead)
         pauses = [later - sooner for sooner, later in pairwise(times)]
         for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True):
@@ -619,15 +607,15 @@ class TestErrorsOfLead:
         for number in (1, 2, 3):
             assert f"failure {number}" in caplog.text
 
-    def test_hand_over_before_the_pause(self, client: Any, zklock_path: str) -> None:
+    def test_hand_over_before_the_pause(self, ours: Place) -> None:
         def lead(leadership: zklock.Leadership) -> None:
-            queued(client, zklock_path, 2)
+            ours.queued(2)
             raise RuntimeError("not I")
 
-        election = zklock.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        election = ours.LeaderElection(retry=(SOON, SOON))
         running = run(election.run, lead)
         wait_for(lambda: election.is_leader, SOON)
-        member = Member(client, zklock_path, "b")
+        member = Member(ours, "b")
         member.leads()
         assert identities(election) == ["b"]
         began = boottime()
@@ -637,24 +625,17 @@ class TestErrorsOfLead:
         member.stop()
 
     @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
-    def test_are_raised_if_asked(
-        self, client: Any, zklock_path: str, error: type[BaseException]
-    ) -> None:
+    def test_are_raised_if_asked(self, ours: Place, error: type[BaseException]) -> None:
         def lead(leadership: zklock.Leadership) -> None:
             raise error("enough")
 
         with pytest.raises(error, match="enough"):
-            zklock.LeaderElection(client, zklock_path).run(lead, on_error="raise")
-        gone(client, zklock_path)
+            ours.LeaderElection().run(lead, on_error="raise")
+        ours.gone()
 
     @pytest.mark.parametrize("grouped", [False, True])
     def test_a_loss_is_none(
-        self,
-        front: Any,
-        client: Any,
-        zklock_path: str,
-        caplog: pytest.LogCaptureFixture,
-        grouped: bool,
+        self, mine: Place, caplog: pytest.LogCaptureFixture, grouped: bool
     ) -> None:
         terms: list[Any] = []
 
@@ -673,11 +654,11 @@ class TestErrorsOfLead:
                         raise ExceptionGroup("in tasks", [lost]) from None
                     raise
 
-        election = front.LeaderElection(client, zklock_path, retry=(SOON, SOON))
+        election = mine.LeaderElection(retry=(SOON, SOON))
         began = boottime()
-        running = run(election.run, front.script(lead), on_error="raise")
+        running = run(election.run, mine.front.script(lead), on_error="raise")
         wait_for(lambda: terms, SOON)
-        client.delete(terms[0].path)
+        mine.client.delete(terms[0].path)
         running.result(SOON)
         assert boottime() - began < SOON / 2
         assert len(terms) == 2
@@ -685,16 +666,14 @@ class TestErrorsOfLead:
 
 
 class TestLosing:
-    def test_in_lead_is_raised_where_the_leadership_is_given_back(
-        self, client: Any, zklock_path: str
-    ) -> None:
+    def test_in_lead_is_raised_where_the_leadership_is_given_back(self, ours: Place) -> None:
         raised: list[str] = []
 
         def lead(leadership: zklock.Leadership) -> None:
             election.stop()
             try:
                 with leadership:
-                    client.delete(leadership.path)
+                    ours.client.delete(leadership.path)
                     assert leadership.lost.wait(SOON)
             except zklock.LockLost:
                 raised.append("body")
@@ -704,18 +683,18 @@ class TestLosing:
                 raised.append("release")
             leadership.abandon()
 
-        election = zklock.LeaderElection(client, zklock_path)
+        election = ours.LeaderElection()
         election.run(lead, on_error="raise")
         assert raised == ["body", "release"]
 
     def test_a_late_write_that_is_refused_is_no_failure(
-        self, client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, ours: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         refused: list[zklock.StaleToken] = []
 
         def lead(leadership: zklock.Leadership) -> None:
             election.stop()
-            client.delete(leadership.path)
+            ours.client.delete(leadership.path)
             assert leadership.lost.wait(SOON)
             guard = MemoryGuard("report")
             guard.claim(zklock.FencingToken(leadership.token.epoch, 1 + leadership.token.sequence))
@@ -725,33 +704,24 @@ class TestLosing:
                 refused.append(error)
                 raise
 
-        election = zklock.LeaderElection(client, zklock_path)
+        election = ours.LeaderElection()
         election.run(lead, on_error="raise")
         assert refused
         assert "raised" not in caplog.text
 
     @pytest.mark.hazard("H19")
-    def test_a_leader_that_loses_its_session_is_told(
-        self,
-        front: Any,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
-        zklock_expire_session: Callable[[Any], int],
-    ) -> None:
-        mine = zklock_connect()
-        a = Member(mine, zklock_path, "a", front)
+    def test_a_leader_that_loses_its_session_is_told(self, mine: Place, theirs: Place) -> None:
+        a = Member(mine, "a")
         a.leads()
-        b = Member(other, zklock_path, "b", front)
-        queued(other, zklock_path, 2)
-        zklock_expire_session(mine)
+        b = joined(theirs, "b")
+        expire_session(mine.client)
         early, late = a.leads(), b.leads()
         wait_for(early.lost.is_set, SOON)
         assert early.should_stop.is_set()
         with pytest.raises(zklock.LockLost):
             early.check()
         assert late.token > early.token
-        queued(other, zklock_path, 2)
+        theirs.queued(2)
         b.election.resign()
         assert a.leads(2).token > late.token
         a.stop()
@@ -759,16 +729,11 @@ class TestLosing:
 
     @pytest.mark.hazard("H19")
     def test_a_leader_that_is_cut_off_ends_before_the_next_begins(
-        self,
-        zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        a = Member(zklock_connect(zklock_proxy.hosts, timeout=6.0), zklock_path, "a")
+        a = Member(behind(timeout=6.0), "a")
         a.leads()
-        b = Member(other, zklock_path, "b")
-        queued(other, zklock_path, 2)
+        b = joined(theirs, "b")
         zklock_proxy.cut()
         b.leads()
         zklock_proxy.restore()
@@ -777,9 +742,7 @@ class TestLosing:
         b.stop()
 
     @pytest.mark.hazard("H19")
-    def test_no_second_term_while_the_old_lead_runs(
-        self, front: Any, client: Any, zklock_path: str
-    ) -> None:
+    def test_no_second_term_while_the_old_lead_runs(self, mine: Place) -> None:
         may_end = threading.Event()
         terms: list[Any] = []
 
@@ -790,37 +753,34 @@ class TestLosing:
             else:
                 election.stop()
 
-        lead = front.script(body, stubborn=True)
-        election = front.LeaderElection(client, zklock_path, grace=0.5)
+        lead = mine.front.script(body, stubborn=True)
+        election = mine.LeaderElection(grace=0.5)
         running = run(election.run, lead)
         wait_for(lambda: terms, SOON)
-        client.delete(terms[0].path)
+        mine.client.delete(terms[0].path)
         with pytest.raises(zklock.LeaderStuck) as stuck:
             running.result(SOON)
         assert stuck.value.token == terms[0].token
         with pytest.raises(zklock.LeaderStuck):
             election.run(lead)
         assert len(terms) == 1
-        assert children(client, zklock_path) == []
+        assert mine.nodes() == []
         may_end.set()
         wait_for(lambda: election.leadership is None, SOON)
         election.run(lead)
         assert len(terms) == 2
 
     @pytest.mark.hazard("H19")
-    def test_what_is_stuck_keeps_what_it_holds(
-        self, front: Any, client: Any, zklock_path: str
-    ) -> None:
+    def test_what_is_stuck_keeps_what_it_holds(self, mine: Place) -> None:
         may_end = threading.Event()
 
         def lead(leadership: Any) -> Steps:
             yield may_end
 
-        election = front.LeaderElection(client, zklock_path, identity="a", grace=0.3)
-        running = run(election.run, front.script(lead, stubborn=True))
+        election = mine.LeaderElection(identity="a", grace=0.3)
+        running = run(election.run, mine.front.script(lead, stubborn=True))
         wait_for(lambda: election.is_leader, SOON)
-        b = Member(client, zklock_path, "b")
-        queued(client, zklock_path, 2)
+        b = joined(mine, "b")
         election.stop()
         with pytest.raises(zklock.LeaderStuck):
             running.result(SOON)
@@ -845,24 +805,21 @@ class TestLosing:
 class TestInterrupts:
     @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.3])
     def test_leave_no_member_behind_h9(
-        self, other: Any, zklock_hosts: str, zklock_path: str, delay: float
+        self, others: Place, zklock_hosts: str, delay: float
     ) -> None:
-        with Child("interrupted", hosts=zklock_hosts, path=zklock_path) as child:
+        with Child("interrupted", hosts=zklock_hosts, path=others.path) as child:
             assert child.hears() == "ready"
             for _ in range(5):
                 child.tell(str(delay))
                 assert child.hears() == "KeyboardInterrupt"
-                gone(other, zklock_path)
+                others.gone()
 
-    def test_sigterm_hands_over_at_once(
-        self, other: Any, zklock_hosts: str, zklock_path: str
-    ) -> None:
+    def test_sigterm_hands_over_at_once(self, others: Place, zklock_hosts: str) -> None:
         times = []
         for _ in range(3):
-            with Child("elect", hosts=zklock_hosts, path=zklock_path) as child:
+            with Child("elect", hosts=zklock_hosts, path=others.path) as child:
                 early = zklock.FencingToken.parse(child.hears()["leads"])
-                b = Member(other, zklock_path, "b")
-                queued(other, zklock_path, 2)
+                b = joined(others, "b")
                 asked = boottime()
                 os.kill(child.process.pid, signal.SIGTERM)
                 assert b.leads().token > early
@@ -886,11 +843,10 @@ def name_of(change: zklock.LeaderChange) -> tuple[str | None, bool]:
 
 
 class TestObserving:
-    def test_every_change_is_told(self, client: Any, other: Any, zklock_path: str) -> None:
-        watching = zklock.LeaderElection(other, zklock_path)
-        with watching.changes() as changes:
+    def test_every_change_is_told(self, mine: Place, theirs: Place) -> None:
+        with theirs.LeaderElection().changes() as changes:
             assert name_of(next_change(changes)) == (None, False)
-            with crew(client, zklock_path, "a", "b", "c", payload="here") as (a, b, c):
+            with crew(mine, "a", "b", "c", payload="here") as (a, b, c):
                 change = next_change(changes)
                 assert name_of(change) == ("a", False)
                 assert change.token == a.leads().token
@@ -905,58 +861,54 @@ class TestObserving:
                 change = next_change(changes)
                 assert name_of(change) == ("c", False)
                 assert change.token == c.leads().token
-                queued(client, zklock_path, 2)
+                mine.queued(2)
                 b.stop()
-                queued(client, zklock_path, 1)
+                mine.queued(1)
                 c.stop()
                 assert name_of(next_change(changes)) == (None, True)  # b might have led
             assert changes.next(timeout=0) is None
 
-    def test_the_present_leader_comes_first(
-        self, front: Any, client: Any, other: Any, zklock_path: str
-    ) -> None:
-        with crew(client, zklock_path, "a", "b") as (a, _):
+    def test_the_present_leader_comes_first(self, mine: Place, theirs: Place) -> None:
+        with crew(mine, "a", "b") as (a, _):
             a.leads()
-            changes = front.LeaderElection(other, zklock_path).changes(timeout=0.3)
+            changes = theirs.LeaderElection().changes(timeout=0.3)
             assert name_of(next_change(changes)) == ("a", False)
             assert list(changes) == []
 
     def test_an_observer_leaves_nothing_and_wakes_nobody(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        watching = zklock.LeaderElection(zklock_connect(zklock_proxy.hosts), zklock_path)
-        with crew(other, zklock_path, "a") as (a,), watching.changes() as changes:
+        with crew(theirs, "a") as (a,), behind().LeaderElection().changes() as changes:
             a.leads()
             assert name_of(next_change(changes)) == ("a", False)
             seen = len(zklock_proxy.frames)
             for number in range(10):  # members come and go behind the leader
-                member = Member(other, zklock_path, f"m{number}")
-                queued(other, zklock_path, 2)
+                member = joined(theirs, f"m{number}")
                 member.stop()
-                queued(other, zklock_path, 1)
+                theirs.queued(1)
             busy = zklock_proxy.frames[seen:]
-            assert not [frame for frame in busy if frame.path == zklock_path]
+            assert not [frame for frame in busy if frame.path == theirs.path]
             assert not [frame for frame in busy if frame.kind is FrameKind.EVENT]
-            assert children(other, zklock_path) == [a.terms[0].path.rpartition("/")[2]]
+            assert theirs.nodes() == [a.terms[0].path.rpartition("/")[2]]
 
     def test_a_slow_observer_gets_the_present_leader(
-        self, client: Any, other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+        self, ours: Place, others: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("zklock._election.base.TERM_PAUSE", 0.001)
         monkeypatch.setattr(Feed.__init__, "__defaults__", (3,))
         tokens: list[zklock.FencingToken] = []
         quick: list[zklock.LeaderChange] = []
         heard: list[zklock.LeaderChange] = []
-        watching = zklock.LeaderElection(other, zklock_path)
+        watching = others.LeaderElection()
         with (
-            crew(client, zklock_path, "a", "b") as (a, b),
+            crew(ours, "a", "b") as (a, b),
             watching.observe(quick.append),
             watching.changes() as changes,
         ):
             tokens.append(a.leads().token)
             for count in range(1, 6):
                 for now, later, terms in ((a, b, count), (b, a, count + 1)):
-                    queued(client, zklock_path, 2)
+                    ours.queued(2)
                     now.election.resign()
                     tokens.append(later.leads(terms).token)
             wait_for(lambda: quick[-1:] and quick[-1].token == tokens[-1], SOON)
@@ -968,12 +920,10 @@ class TestObserving:
         assert any(each.gap for each in heard)
 
     def test_changes_while_disconnected(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        watching = zklock.LeaderElection(
-            zklock_connect(zklock_proxy.hosts, timeout=20.0), zklock_path
-        )
-        with crew(other, zklock_path, "a", "b", "c") as (a, b, c):
+        watching = behind(timeout=20.0).LeaderElection()
+        with crew(theirs, "a", "b", "c") as (a, b, c):
             a.leads()
             with watching.changes() as changes:
                 assert name_of(next_change(changes)) == ("a", False)
@@ -985,53 +935,59 @@ class TestObserving:
                 zklock_proxy.restore()
                 assert name_of(next_change(changes)) == ("c", True)
 
-    def test_after_a_lost_session(
-        self,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
-        zklock_expire_session: Callable[[Any], int],
-    ) -> None:
-        mine = zklock_connect()
-        with crew(other, zklock_path, "a", "b") as (a, b):
+    def test_after_a_lost_session(self, mine: Place, theirs: Place) -> None:
+        with crew(theirs, "a", "b") as (a, b):
             a.leads()
-            with zklock.LeaderElection(mine, zklock_path).changes() as changes:
+            with mine.LeaderElection().changes() as changes:
                 assert name_of(next_change(changes)) == ("a", False)
-                zklock_expire_session(mine)
+                expire_session(mine.client)
                 a.election.resign()
                 b.leads()
                 assert name_of(next_change(changes)) == ("b", False)
 
     def test_callbacks_come_in_order_and_may_fail(
-        self, client: Any, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         heard: list[zklock.LeaderChange] = []
+        later: list[zklock.LeaderChange] = []
 
         def hear(change: zklock.LeaderChange) -> None:
             heard.append(change)
             raise RuntimeError("an observer that fails")
 
-        with (
-            zklock.LeaderElection(other, zklock_path).observe(hear),
-            crew(client, zklock_path, "a", "b") as (a, b),
-        ):
-            wait_for(lambda: [each.token for each in heard][-1:] == [a.leads().token], SOON)
-            a.election.resign()
-            wait_for(lambda: [each.token for each in heard][-1:] == [b.leads().token], SOON)
-            wait_for(lambda: "an observer that fails" in caplog.text, SOON)
+        def hear_later(change: zklock.LeaderChange) -> Steps:
+            yield 0.01
+            later.append(change)
+            raise Outcome("another one")
 
-    def test_a_client_that_is_stopped(
-        self, front: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        client = zklock_connect()
-        with front.LeaderElection(client, zklock_path).changes() as changes:
+        def told(token: zklock.FencingToken | None) -> None:
+            wait_for(lambda: [it[-1].token for it in (heard, later) if it] == [token] * 2, SOON)
+
+        election = theirs.LeaderElection()
+        observers = [election.observe(it) for it in (hear, mine.front.script(hear_later))]
+        gc.collect()  # who observes need not keep them
+        for name in "ab":
+            with mine.LeaderElection(identity=name).acquire() as leadership:
+                told(leadership.token)
+            told(None)
+        for said in ("an observer that fails", "another one"):
+            wait_for(partial(caplog.text.__contains__, said), SOON)
+        for each in observers:
+            each.close()
+        count = len(heard) + len(later)
+        with mine.LeaderElection().acquire():
+            pass
+        assert len(heard) + len(later) == count
+
+    def test_a_client_that_is_stopped(self, mine: Place) -> None:
+        with mine.LeaderElection().changes() as changes:
             assert name_of(next_change(changes)) == (None, False)
-            client.stop()
+            mine.client.stop()
             with pytest.raises(zklock.ClientClosed):
                 changes.next(SOON)
 
-    def test_what_is_closed_or_forgotten_is_over(self, client: Any, zklock_path: str) -> None:
-        election = zklock.LeaderElection(client, zklock_path)
+    def test_what_is_closed_or_forgotten_is_over(self, ours: Place) -> None:
+        election = ours.LeaderElection()
         forgotten = election.changes()
         next_change(forgotten)
         attempt = forgotten._attempt
@@ -1040,26 +996,19 @@ class TestObserving:
         closed = election.changes()
         closed.close()
         assert closed.next(timeout=0) is None
-        heard: list[zklock.LeaderChange] = []
-        observer = election.observe(heard.append)
-        wait_for(lambda: heard, SOON)
-        observer.close()
-        with crew(client, zklock_path, "a") as (a,):
-            a.leads()
-        assert len(heard) == 1
 
     @LASTING
-    def test_five_hundred(self, zklock_connect: Connect, other: Any, zklock_path: str) -> None:
+    def test_five_hundred(self, zklock_connect: Connect, others: Place) -> None:
         clients = [zklock_connect() for _ in range(5)]
         heard: list[list[tuple[str | None, bool]]] = []
 
         def note(kept: list[tuple[str | None, bool]]) -> Callable[[zklock.LeaderChange], object]:
             return lambda change: kept.append(name_of(change))
 
-        with crew(other, zklock_path, "a", "b", "c") as members, ExitStack() as stack:
+        with crew(others, "a", "b", "c") as members, ExitStack() as stack:
             members[0].leads()
             for client in clients:
-                election = zklock.LeaderElection(client, zklock_path)
+                election = zklock.LeaderElection(client, others.path)
                 for _ in range(100):
                     kept: list[tuple[str | None, bool]] = []
                     heard.append(kept)
@@ -1068,17 +1017,17 @@ class TestObserving:
             for leader, following in (("a", "b"), ("b", "c"), ("c", "a")):
                 wait_for(lambda: all(len(kept) == len(expected) for kept in heard), SOON)
                 now = next(one for one in members if one.election.identity == leader)
-                queued(other, zklock_path, 3)
+                others.queued(3)
                 now.election.resign()
                 expected.append((following, False))
             wait_for(lambda: all(kept == expected for kept in heard), SOON)
         assert len(heard) == 500
 
 
-def test_nothing_is_left_of_a_path_that_cannot_be(other: Any, zklock_path: str) -> None:
-    other.create(zklock_path, ephemeral=True)
-    election = zklock.LeaderElection(other, f"{zklock_path}/below")
+def test_nothing_is_left_of_a_path_that_cannot_be(others: Place) -> None:
+    others.client.create(others.path, ephemeral=True)
+    election = others.LeaderElection("/below")
     with pytest.raises(zklock.ZkLockError, match="ephemeral"):
         election.run(lambda leadership: pytest.fail("led"))
     with pytest.raises(NoNodeError):
-        other.get(f"{zklock_path}/below")
+        others.client.get(f"{others.path}/below")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 import zklock
+from tests.contract.fronts import Behind, Place
 from tests.contract.lasting import LASTING
-from tests.contract.support import SOON, Child, run
-from tests.contract.test_election import crew
+from tests.contract.support import SOON, Child
+from tests.contract.test_election import crew, others, ours
 from zklock.testing import FaultProxy, FrameKind, wait_for
 
-Connect = Callable[..., Any]
+__all__ = ["others", "ours"]
+
 Change = zklock.MembershipChange[Any]
 
 
@@ -27,19 +28,6 @@ def who(members: tuple[Any, ...]) -> list[str]:
 def told(change: Change | None) -> tuple[list[str], list[str], list[str], list[str]]:
     assert change is not None
     return who(change.members), who(change.joined), who(change.left), who(change.changed)
-
-
-@contextmanager
-def one_more(client: Any, path: str, identity: str) -> Iterator[zklock.LeaderElection]:
-    """Let one more member stand."""
-    election = zklock.LeaderElection(client, path, identity=identity)
-    running = run(election.run, lambda leadership: leadership.should_stop.wait(2 * SOON))
-    try:
-        wait_for(lambda: identity in who(tuple(election.members())), SOON)
-        yield election
-    finally:
-        election.stop()
-        running.result(SOON)
 
 
 class Eyes:
@@ -79,15 +67,15 @@ class Eyes:
 
 @LASTING
 class TestElection:
-    def test_members_come_and_go(self, front: Any, other: Any, zklock_path: str) -> None:
-        watching = front.LeaderElection(other, zklock_path)
+    def test_members_come_and_go(self, theirs: Place) -> None:
+        watching = theirs.LeaderElection()
         with watching.membership_changes() as changes:
             assert told(changes.next(SOON)) == ([], [], [], [])
-            with crew(other, zklock_path, "a") as (a,):
+            with crew(theirs, "a") as (a,):
                 assert told(changes.next(SOON)) == (["a"], ["a"], [], [])
-                with one_more(other, zklock_path, "b") as b:
+                with crew(theirs, "b") as (b,):
                     assert told(changes.next(SOON)) == (["a", "b"], ["b"], [], [])
-                    b.set_payload("new")
+                    b.election.set_payload("new")
                     change = changes.next(SOON)
                     assert told(change) == (["a", "b"], [], [], ["b"])
                     assert change is not None
@@ -98,23 +86,23 @@ class TestElection:
             assert told(changes.next(SOON)) == ([], [], ["a"], [])
         assert changes.next(0.0) is None
 
-    def test_the_first_tells_all_in_order(self, other: Any, zklock_path: str) -> None:
+    def test_the_first_tells_all_in_order(self, theirs: Place) -> None:
         names = [f"m{at:02}" for at in range(20)]
-        with crew(other, zklock_path, *names):
-            other.create(f"{zklock_path}/no-member", b"")
-            with zklock.LeaderElection(other, zklock_path).membership_changes() as changes:
+        with crew(theirs, *names):
+            theirs.client.create(f"{theirs.path}/no-member", b"")
+            with theirs.LeaderElection().membership_changes() as changes:
                 change = changes.next(SOON)
                 assert told(change) == (names, names, [], [])
             assert change is not None
-            members = zklock.LeaderElection(other, zklock_path).members()
+            members = theirs.LeaderElection().members()
             assert list(change.members) == members
             assert [each.holds for each in change.members] == [each.holds for each in members]
-            other.delete(f"{zklock_path}/no-member")
+            theirs.client.delete(f"{theirs.path}/no-member")
 
-    def test_a_leader_that_steps_back(self, other: Any, zklock_path: str) -> None:
-        with crew(other, zklock_path, "a", "b") as (a, b):
+    def test_a_leader_that_steps_back(self, theirs: Place) -> None:
+        with crew(theirs, "a", "b") as (a, b):
             a.leads()
-            with zklock.LeaderElection(other, zklock_path).membership_changes() as changes:
+            with theirs.LeaderElection().membership_changes() as changes:
                 eyes = Eyes(changes)
                 eyes.until({"a", "b"})
                 old = eyes.seen["a"].token
@@ -123,16 +111,14 @@ class TestElection:
                 wait_for(lambda: "a" in eyes.look() and eyes.seen["a"].token > old, SOON)
                 assert eyes.seen.keys() == {"a", "b"}
 
-    def test_callbacks(
-        self, front: Any, other: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_callbacks(self, theirs: Place, caplog: pytest.LogCaptureFixture) -> None:
         heard: list[Change] = []
 
         def hear(change: Change) -> None:
             heard.append(change)
             raise RuntimeError("an observer that fails")
 
-        election = front.LeaderElection(other, zklock_path)
+        election = theirs.LeaderElection()
         for observe in (election.observe, election.observe_membership):
             with pytest.raises(TypeError, match="callback must be callable"):
                 observe(None)
@@ -141,25 +127,24 @@ class TestElection:
             election.observe_membership(hear) as observer,
         ):
             wait_for(lambda: len(heard) == 1, SOON)
-            with crew(other, zklock_path, "a"):
+            with crew(theirs, "a"):
                 wait_for(lambda: len(heard) == 2, SOON)
             wait_for(lambda: len(heard) == 3, SOON)
             observer.close()
-            with crew(other, zklock_path, "b"):
+            with crew(theirs, "b"):
                 pass
         assert [told(each)[0] for each in heard] == [[], ["a"], []]
 
     def test_wakes_nobody_and_costs_one_read_a_change(
-        self, zklock_proxy: FaultProxy, zklock_connect: Connect, other: Any, zklock_path: str
+        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
-        watching = zklock.LeaderElection(client, zklock_path)
+        watching = behind(timeout=30.0).LeaderElection()
         names = [f"m{at:02}" for at in range(30)]
-        with crew(other, zklock_path, *names), watching.membership_changes() as changes:
+        with crew(theirs, *names), watching.membership_changes() as changes:
             eyes = Eyes(changes)
             eyes.until(set(names))
             before = len(zklock_proxy.frames)
-            with one_more(other, zklock_path, "late"):
+            with crew(theirs, "late"):
                 eyes.until({*names, "late"})
             eyes.until(set(names))
             nodes = [
@@ -175,28 +160,25 @@ class TestTroubles:
     @pytest.mark.parametrize("ends", [False, True], ids=["cut", "session"])
     def test_what_happens_while_the_connection_is_cut(
         self,
+        behind: Behind,
+        theirs: Place,
         zklock_proxy: FaultProxy,
-        zklock_connect: Connect,
-        other: Any,
-        zklock_path: str,
-        zklock_expire_session: Callable[[Any], int],
+        zklock_expire_session: Any,
         ends: bool,
     ) -> None:
-        client = zklock_connect(zklock_proxy.hosts, timeout=30.0)
+        far = behind(timeout=30.0)
         with ExitStack() as stack:
-            watching = zklock.LeaderElection(client, zklock_path)
-            changes = stack.enter_context(watching.membership_changes())
-            eyes = Eyes(changes)
+            eyes = Eyes(stack.enter_context(far.LeaderElection().membership_changes()))
             leaving = ExitStack()
-            leaving.enter_context(crew(other, zklock_path, "a", "b"))
+            leaving.enter_context(crew(theirs, "a", "b"))
             eyes.until({"a", "b"})
-            session = client.client_id
+            session = far.client.client_id
             zklock_proxy.cut()
             leaving.close()
-            late = stack.enter_context(one_more(other, zklock_path, "c"))
-            late.set_payload("c2")
+            (late,) = stack.enter_context(crew(theirs, "c"))
+            late.election.set_payload("c2")
             for _ in range(3):
-                with one_more(other, zklock_path, "seen by nobody"):
+                with crew(theirs, "seen by nobody"):
                     pass
             if ends:
                 zklock_expire_session(session)
@@ -204,16 +186,12 @@ class TestTroubles:
             eyes.until({"c"})
             wait_for(lambda: eyes.look()["c"].payload == b"c2", SOON)
 
-    def test_a_member_that_is_killed(
-        self, zklock_hosts: str, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        watching = zklock.LeaderElection(zklock_connect(timeout=30.0), zklock_path)
-        with watching.membership_changes() as changes:
+    def test_a_member_that_is_killed(self, zklock_hosts: str, ours: Place) -> None:
+        given = {"hosts": zklock_hosts, "path": ours.path, "timeout": 10.0}
+        with ours.LeaderElection().membership_changes() as changes:
             eyes = Eyes(changes)
             eyes.until(set())
-            with Child(
-                "acquire_leadership", hosts=zklock_hosts, path=zklock_path, timeout=10.0
-            ) as child:
+            with Child("acquire_leadership", **given) as child:
                 child.hears()
                 eyes.until({"child"})
                 child.process.kill()
@@ -221,10 +199,7 @@ class TestTroubles:
             assert eyes.told == 3
 
     @LASTING
-    def test_many_at_a_time_seen_by_a_slow_observer(
-        self, other: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
-        client = zklock_connect(timeout=30.0)
+    def test_many_at_a_time_seen_by_a_slow_observer(self, ours: Place, others: Place) -> None:
         gate, entered = threading.Event(), threading.Event()
         heard: list[Change] = []
 
@@ -233,13 +208,13 @@ class TestTroubles:
             entered.set()
             assert gate.wait(SOON)
 
-        with zklock.LeaderElection(client, zklock_path).observe_membership(slow):
+        with ours.LeaderElection().observe_membership(slow):
             assert entered.wait(SOON)
             for _ in range(3):
-                with crew(other, zklock_path, *(f"m{at}" for at in range(10))):
+                with crew(others, *(f"m{at}" for at in range(10))):
                     pass
-            with crew(other, zklock_path, "a", "b"):
-                seen = zklock.LeaderElection(client, zklock_path).membership_changes()
+            with crew(others, "a", "b"):
+                seen = ours.LeaderElection().membership_changes()
                 wait_for(lambda: (it := seen.next(0.1)) and who(it.members) == ["a", "b"], SOON)
                 seen.close()
                 gate.set()
@@ -250,12 +225,11 @@ class TestTroubles:
             eyes.take(change)
 
     @LASTING
-    def test_the_client_is_stopped(self, zklock_connect: Connect, zklock_path: str) -> None:
-        client = zklock_connect(timeout=30.0)
-        election = zklock.LeaderElection(client, zklock_path)
+    def test_the_client_is_stopped(self, mine: Place) -> None:
+        election = mine.LeaderElection()
         changes = election.membership_changes()
         assert told(changes.next(SOON)) == ([], [], [], [])
-        client.stop()
+        mine.client.stop()
         with pytest.raises(zklock.ClientClosed):
             changes.next(SOON)
         with pytest.raises(zklock.ClientClosed):
@@ -264,12 +238,11 @@ class TestTroubles:
 
 @LASTING
 class TestPool:
-    def test_workers_come_change_and_go(self, front: Any, other: Any, zklock_path: str) -> None:
+    def test_workers_come_change_and_go(self, theirs: Place) -> None:
         first, second = (
-            front.pool(other, zklock_path, shards=4, identity=name, payload=name, settle=0.0)
-            for name in "ab"
+            theirs.pool(shards=4, identity=name, payload=name, settle=0.0) for name in "ab"
         )
-        watching = front.pool(other, zklock_path)
+        watching = theirs.pool()
         with watching.membership_changes() as changes:
             eyes = Eyes(changes)
             eyes.until(set())
@@ -291,9 +264,9 @@ class TestPool:
                 eyes.until({"a"})
             eyes.until(set())
 
-    def test_callbacks(self, front: Any, other: Any, zklock_path: str) -> None:
+    def test_callbacks(self, theirs: Place) -> None:
         heard: list[Change] = []
-        pool = front.pool(other, zklock_path, shards=1, identity="a")
+        pool = theirs.pool(shards=1, identity="a")
         with pytest.raises(TypeError, match="callback must be callable"):
             pool.observe_membership(None)
         with pool.observe_membership(heard.append):
