@@ -19,9 +19,19 @@ from tests.contract.test_aio_election import until
 from zklock import aio
 from zklock.testing import wait_for
 
-Connect = Callable[..., Any]
+Make = Callable[..., aio.WorkerPool]
 SHARDS = 6
 EPHEMERAL = ("leader", "members", "assigned", "owned")
+
+
+@pytest.fixture
+def make(other: Any, zklock_path: str) -> Make:
+    """Return ``make(at, **options)``: a worker. All share a client."""
+
+    def worker(at: str = "", **options: Any) -> aio.WorkerPool:
+        return aio.WorkerPool(other, zklock_path + at, **{"shards": SHARDS, **options})
+
+    return worker
 
 
 def owns(*pools: Any, total: int = SHARDS) -> bool:
@@ -49,9 +59,7 @@ async def no_more_tasks(*others: asyncio.Task[Any]) -> None:
 
 
 class TestWhereThingsRun:
-    async def test_handlers_and_callbacks_run_on_the_loop(
-        self, zklock_connect: Connect, zklock_path: str
-    ) -> None:
+    async def test_handlers_and_callbacks_run_on_the_loop(self, make: Make) -> None:
         home, seen = asyncio.get_running_loop(), set()
         grants: dict[int, aio.Grant] = {}
         handled = set()
@@ -73,14 +81,7 @@ class TestWhereThingsRun:
             await asyncio.sleep(0.01)
             assert grant.held  # released only when this has returned
 
-        pool = aio.WorkerPool(
-            zklock_connect(),
-            zklock_path,
-            shards=SHARDS,
-            handler=handle,
-            on_assigned=assigned,
-            on_revoked=revoked,
-        )
+        pool = make(handler=handle, on_assigned=assigned, on_revoked=revoked)
         async with pool as entered:
             assert entered is pool
             # a shard that is given back before its handler began never has one
@@ -93,30 +94,25 @@ class TestWhereThingsRun:
         assert pool.owned() == {}
         await no_more_tasks()
 
-    async def test_plain_functions_run_where_the_executor_says(
-        self, zklock_connect: Connect, zklock_path: str
-    ) -> None:
+    async def test_plain_functions_run_where_the_executor_says(self, make: Make) -> None:
         names = set()
 
         def handle(shard: zklock.Shard) -> None:
             names.add(threading.current_thread().name.rpartition("_")[0])
             shard.should_stop.wait()
 
-        client = zklock_connect()
         with ThreadPoolExecutor(SHARDS, "mine") as mine:
             for executor in (None, "threads", mine):
-                options: dict[str, Any] = {"executor": executor, "shards": SHARDS}
                 names.clear()
-                async with aio.WorkerPool(client, zklock_path, handler=handle, **options) as pool:
+                async with make(handler=handle, executor=executor) as pool:
                     await until(lambda pool=pool: owns(pool) and names)  # type: ignore[misc]
                 assert names == {"mine" if executor is mine else "zklock-shard"}
 
     async def test_both_fronts_in_one_pool_on_one_client(
-        self, zklock_connect: Connect, zklock_path: str
+        self, make: Make, other: Any, zklock_path: str
     ) -> None:
-        client = zklock_connect()
-        async with aio.WorkerPool(client, zklock_path, shards=SHARDS, identity="task") as one:
-            two = zklock.WorkerPool(client, zklock_path, identity="thread")
+        async with make(identity="task") as one:
+            two = zklock.WorkerPool(other, zklock_path, identity="thread")
             await aside(two.start)
             await until(lambda: owns(one, two))
             said = [SHARDS // 2] * 2
@@ -128,13 +124,12 @@ class TestWhereThingsRun:
             await until(lambda: owns(one))
 
     async def test_a_blocked_loop_holds_up_no_others_shards(
-        self, zklock_connect: Connect, zklock_path: str
+        self, make: Make, zklock_client: Any, zklock_path: str
     ) -> None:
         """Threads decide: what nobody works on is handed over while the loop is blocked."""
-        first, second = zklock_connect(), zklock_connect()
-        async with aio.WorkerPool(first, zklock_path, shards=SHARDS) as pool:
+        async with make() as pool:
             await until(lambda: owns(pool))
-            other = zklock.WorkerPool(second, zklock_path)
+            other = zklock.WorkerPool(zklock_client, zklock_path)
             other.start()  # blocks this loop, as does all up to the stop
             wait_for(lambda: owns(pool, other), SOON, "a hand-over past a blocked loop")
             other.stop()
@@ -143,7 +138,7 @@ class TestWhereThingsRun:
 
 class TestLoss:
     async def test_the_task_of_a_lost_shard_is_cancelled(
-        self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, make: Make, other: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         events: list[tuple[str, int]] = []
 
@@ -160,15 +155,12 @@ class TestLoss:
         def revoked(shard: int, grant: aio.Grant) -> None:
             events.append((f"is revoked, held: {grant.held}", shard))
 
-        client = zklock_connect()
-        pool = aio.WorkerPool(
-            client, zklock_path, shards=2, handler=handle, on_revoked=revoked, on_error="stop"
-        )
+        pool = make(shards=2, handler=handle, on_revoked=revoked, on_error="stop")
         with caplog.at_level(logging.ERROR, "zklock"):
             await pool.start()
             await until(lambda: len(events) == 2)
             grant = pool.owned()[1]
-            await aside(client.delete, grant.path)
+            await aside(other.delete, grant.path)
             await until(lambda: events.count(("begins", 1)) == 2, "handled anew")
             assert grant.lost.is_set()
             mine = [what for what, shard in events if shard == 1]
@@ -183,7 +175,7 @@ class TestLoss:
         await pool.stop()
 
     async def test_a_lost_callback_of_a_shard_runs_on_the_loop(
-        self, zklock_connect: Connect, zklock_path: str
+        self, make: Make, other: Any
     ) -> None:
         told: list[tuple[zklock.LossReason, bool]] = []
         home = asyncio.get_running_loop()
@@ -191,16 +183,15 @@ class TestLoss:
         async def lost(loss: zklock.Loss) -> None:
             told.append((loss.reason, asyncio.get_running_loop() is home))
 
-        client = zklock_connect()
-        async with aio.WorkerPool(client, zklock_path, shards=1) as pool:
+        async with make(shards=1) as pool:
             await until(lambda: owns(pool, total=1))
             pool.owned()[0].add_lost_callback(lost)
-            await aside(client.delete, pool.owned()[0].path)
+            await aside(other.delete, pool.owned()[0].path)
             await until(lambda: told != [])
             assert told == [(zklock.LossReason.NODE_DELETED, True)]
 
     async def test_a_cancellation_by_others_is_a_failure(
-        self, zklock_connect: Connect, zklock_path: str, caplog: pytest.LogCaptureFixture
+        self, make: Make, caplog: pytest.LogCaptureFixture
     ) -> None:
         tasks: list[asyncio.Task[Any] | None] = []
 
@@ -208,11 +199,8 @@ class TestLoss:
             tasks.append(asyncio.current_task())
             await shard.should_stop.wait()
 
-        client = zklock_connect()
         with caplog.at_level(logging.ERROR, "zklock"):
-            async with aio.WorkerPool(
-                client, zklock_path, shards=1, handler=handle, retry=(0.01, 0.01)
-            ):
+            async with make(shards=1, handler=handle, retry=(0.01, 0.01)):
                 await until(lambda: len(tasks) == 1)
                 assert tasks[0] is not None
                 tasks[0].cancel()
@@ -245,15 +233,12 @@ async def cancelled_after(delay: float, act: Coroutine[Any, Any, Any]) -> bool:
 
 
 class TestCancellation:
-    async def test_of_start(
-        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
-    ) -> None:
+    async def test_of_start(self, make: Make, zklock_client: Any, zklock_path: str) -> None:
         """Cancelled, it leaves what it has joined, and may be started again."""
-        client = zklock_connect()
         struck = 0
         for number, delay in enumerate(DELAYS):
             path = f"{zklock_path}/{number}"
-            pool = aio.WorkerPool(client, path, shards=SHARDS, handler=waits)
+            pool = make(f"/{number}", handler=waits)
             if await cancelled_after(delay, pool.start()):
                 struck += 1
                 await aside(gone, zklock_client, f"{path}/members")
@@ -264,13 +249,11 @@ class TestCancellation:
         assert struck
         await no_more_tasks()
 
-    async def test_of_stop(
-        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
-    ) -> None:
+    async def test_of_stop(self, make: Make, zklock_client: Any, zklock_path: str) -> None:
         """The departure goes on by itself, to its end: nothing is left, and nobody runs."""
-        client, struck = zklock_connect(), 0
+        struck = 0
         for delay in DELAYS:
-            pool = aio.WorkerPool(client, zklock_path, shards=SHARDS, handler=waits)
+            pool = make(handler=waits)
             await pool.start()
             await until(lambda pool=pool: owns(pool))  # type: ignore[misc]
             struck += await cancelled_after(delay, pool.stop())
@@ -282,13 +265,11 @@ class TestCancellation:
 
     @pytest.mark.parametrize("what", [name for name in ACTS if name != "stop"])
     async def test_of_what_is_asked_of_a_running_pool(
-        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str, what: str
+        self, make: Make, zklock_client: Any, zklock_path: str, what: str
     ) -> None:
         """The pool works on as if nothing had been."""
         struck = 0
-        async with aio.WorkerPool(
-            zklock_connect(), zklock_path, shards=SHARDS, handler=waits
-        ) as pool:
+        async with make(handler=waits) as pool:
             for delay in DELAYS:
                 await until(lambda: owns(pool))
                 struck += await cancelled_after(delay, ACTS[what](pool))
@@ -302,7 +283,7 @@ class TestCancellation:
         await aside(all_gone, zklock_client, zklock_path)
 
     async def test_of_a_pools_body_leaves_in_order(
-        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+        self, make: Make, zklock_client: Any, zklock_path: str
     ) -> None:
         begun: list[aio.Shard] = []
         ended: list[bool] = []
@@ -316,9 +297,7 @@ class TestCancellation:
         inside = asyncio.Event()
 
         async def body() -> None:
-            async with aio.WorkerPool(
-                zklock_connect(), zklock_path, shards=SHARDS, handler=handle
-            ) as pool:
+            async with make(handler=handle) as pool:
                 await until(lambda: owns(pool) and len(begun) == SHARDS)
                 inside.set()
                 await asyncio.Event().wait()
@@ -339,8 +318,8 @@ def pool_threads() -> list[str]:
 
 
 class TestWrongUse:
-    async def test_twice(self, zklock_connect: Connect, zklock_path: str) -> None:
-        pool = aio.WorkerPool(zklock_connect(), zklock_path, shards=SHARDS)
+    async def test_twice(self, make: Make) -> None:
+        pool = make()
         first, second = await asyncio.gather(pool.start(), pool.start(), return_exceptions=True)
         assert first is None
         assert isinstance(second, zklock.ZkLockError)
@@ -352,11 +331,10 @@ class TestWrongUse:
             await pool.start()
 
     async def test_stopped_while_it_starts(
-        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str
+        self, make: Make, zklock_client: Any, zklock_path: str
     ) -> None:
-        client = zklock_connect()
         for _ in range(10):
-            pool = aio.WorkerPool(client, zklock_path, shards=SHARDS, handler=waits)
+            pool = make(handler=waits)
             starting = asyncio.create_task(pool.start())
             await asyncio.sleep(0)
             await pool.stop()
@@ -367,8 +345,8 @@ class TestWrongUse:
         assert await aside(children, zklock_client, f"{zklock_path}/members") == []
         assert not pool_threads()
 
-    async def test_on_another_loop(self, zklock_connect: Connect, zklock_path: str) -> None:
-        async with aio.WorkerPool(zklock_connect(), zklock_path, shards=SHARDS) as pool:
+    async def test_on_another_loop(self, make: Make) -> None:
+        async with make() as pool:
             await until(lambda: owns(pool))
 
             async def abroad() -> None:
@@ -384,10 +362,9 @@ class TestWrongUse:
             assert not pool.draining
             assert owns(pool)
 
-    async def test_without_a_session(self, zklock_connect: Connect, zklock_path: str) -> None:
-        client = zklock_connect()
-        pool = aio.WorkerPool(client, zklock_path)
-        await aside(client.stop)
+    async def test_without_a_session(self, make: Make, other: Any) -> None:
+        pool = make()
+        await aside(other.stop)
         with pytest.raises(zklock.ClientClosed):
             await pool.start()
         with pytest.raises(zklock.ClientClosed):
@@ -395,10 +372,9 @@ class TestWrongUse:
         await pool.stop()
         assert await pool.drain()
 
-    async def test_a_loop_is_no_executor(self, zklock_client: Any, zklock_path: str) -> None:
-        loop = asyncio.get_running_loop()
+    async def test_a_loop_is_no_executor(self, make: Make) -> None:
         with pytest.raises(TypeError, match="must not be a loop"):
-            aio.WorkerPool(zklock_client, zklock_path, handler=waits, executor=loop)
+            make(handler=waits, executor=asyncio.get_running_loop())
 
 
 class TestTheEndOfTheLoop:
@@ -408,7 +384,7 @@ class TestTheEndOfTheLoop:
         "how", ["as it works", "as it stops", "without a cancellation", "in a callback"]
     )
     def test_the_pool_leaves(
-        self, zklock_connect: Connect, zklock_client: Any, zklock_path: str, how: str
+        self, make: Make, zklock_client: Any, zklock_path: str, how: str
     ) -> None:
         begun, ended, revoked = list[aio.Shard](), list[bool](), list[int]()
         assigned: list[int] = []
@@ -429,9 +405,7 @@ class TestTheEndOfTheLoop:
 
         if how == "in a callback":
             options["on_assigned"] = never_returns
-        pool = aio.WorkerPool(
-            zklock_connect(), zklock_path, shards=SHARDS, handler=handle, **options
-        )
+        pool = make(handler=handle, **options)
 
         async def main() -> None:
             await pool.start()

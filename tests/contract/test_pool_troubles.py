@@ -7,8 +7,8 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import zklock
 from tests.contract import workers
-from tests.contract.fronts import Steps, Threads
+from tests.contract.fronts import Place, Steps, Threads
 from tests.contract.support import SOON, Child, children, now_of, reaches, run, tree
 from tests.contract.workers import Front, Join, joining, numbers
 from tests.modes import bounded, repeated
@@ -37,6 +37,98 @@ def join(front: Front, zklock_connect: Callable[..., Any], zklock_path: str) -> 
     """Return ``join(identity, **options)``: a started worker with a session of its own."""
     with joining(front, zklock_path, zklock_connect, shards=SHARDS) as join:
         yield join
+
+
+@dataclass
+class Member:
+    """A worker made by hand, of a release of its own."""
+
+    client: Any
+    assigned: str
+    member: str = ""
+
+    def has(self) -> set[int]:
+        """Return what it is to have."""
+        data = self.client.get(self.assigned)[0]
+        return numbers(data.decode().partition(" ")[2])
+
+    def vanish(self) -> None:
+        """Go without a word."""
+        for node in (self.member, self.assigned):
+            self.client.delete(node)
+
+
+@dataclass
+class Inside:
+    """What a pool has in ZooKeeper, for a client beside it; and what it logs."""
+
+    client: Any
+    path: str
+    log: pytest.LogCaptureFixture
+
+    def at(self, *names: str) -> str:
+        """Return the path of a node."""
+        return "/".join((self.path, *names))
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the nodes of a folder."""
+        return children(self.client, self.at(folder))
+
+    def only(self, folder: str) -> str:
+        """Return the only node of a folder."""
+        (name,) = self.names(folder)
+        return self.at(folder, name)
+
+    def data(self, name: str) -> bytes:
+        """Return the data of a node; none if it is absent."""
+        with suppress(NoNodeError):
+            return bytes(self.client.get(self.at(name))[0])
+        return b""
+
+    def allow(self, node: str, **permissions: bool) -> None:
+        """Leave everybody these permissions alone."""
+        self.client.set_acls(node, [make_acl("world", "anyone", **permissions)])
+
+    def open(self, node: str) -> None:
+        """Allow everybody everything."""
+        self.client.set_acls(node, OPEN_ACL_UNSAFE)
+
+    def delete(self, path: str) -> None:
+        """Delete a tree in one transaction: others make nodes in it meanwhile."""
+
+        def gone() -> bool:
+            transaction = self.client.transaction()
+            for node in reversed(tree(self.client, path)):
+                transaction.delete(node)
+            return not any(isinstance(it, Exception) for it in transaction.commit())
+
+        wait_for(gone, SOON, f"{path} is deleted")
+
+    def logged(self, *texts: str, count: int = 1) -> None:
+        """Wait until this was logged."""
+        wait_for(
+            lambda: all(self.log.text.count(text) >= count for text in texts),
+            SOON,
+            lambda: f"{texts} in {self.log.text}",
+        )
+
+    def member(self, identity: str, acl: Any = None, **more: Any) -> Member:
+        """Make a worker; ``acl`` is that of its own node."""
+        nodes = {kind: self._make(kind, f"_c_{identity}-{kind}-") for kind in ("assigned", "owned")}
+        names = {kind: node.rpartition("/")[2] for kind, node in nodes.items()}
+        profile = {"identity": identity, "capacity": 1.0, **names, **more}
+        made = self._make("members", f"_c_{identity}-member-", json.dumps(profile).encode(), acl)
+        return Member(self.client, nodes["assigned"], made)
+
+    def _make(self, folder: str, name: str, data: bytes = b"", acl: Any = None) -> str:
+        where = self.at(folder, name)
+        made: str = self.client.create(where, data, ephemeral=True, sequence=True, acl=acl)
+        return made
+
+
+@pytest.fixture
+def inside(zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture) -> Inside:
+    return Inside(zklock_client, zklock_path, caplog)
 
 
 def owned(*pools: Any) -> list[int]:
@@ -117,46 +209,29 @@ def test_drained_at_any_moment_of_the_way_in(front: Front, join: Join) -> None:
 
 @pytest.mark.hazard("H42")
 @pytest.mark.parametrize("what", ["", "/shards", "/members", "/assigned", "/owned"])
-def test_what_is_deleted_of_a_pool_is_made_again(
-    join: Join,
-    zklock_client: Any,
-    zklock_path: str,
-    what: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_is_deleted_of_a_pool_is_made_again(join: Join, inside: Inside, what: str) -> None:
     one, two = join("a"), join("b")
     shared(one, two)
     before = {number: it.token for pool in (one, two) for number, it in pool.owned().items()}
-    deleted(zklock_client, zklock_path + what)
+    inside.delete(inside.path + what)
     if what in {"", "/shards"}:
-        wait_for(
-            lambda: "list of shards was deleted and is written again: 12 shards" in caplog.text,
-            SOON,
-            "it is said",
-        )
-    wait_for(lambda: said(zklock_client, f"{zklock_path}/shards") == b"12", SOON, "the number")
+        inside.logged("list of shards was deleted and is written again: 12 shards")
+    wait_for(lambda: inside.data("shards") == b"12", SOON, "the number")
     shared(one, two)
+
+    def all_told() -> bool:
+        mine = one.owned()
+        return [it.owner for it in one.assignment()] == [
+            "a" if number in mine else "b" for number in range(SHARDS)
+        ]
+
+    def anew() -> bool:
+        grants = one.owned() | two.owned()
+        return len(grants) == SHARDS and all(it.token > before[at] for at, it in grants.items())
+
     if what in {"", "/shards"}:
-        wait_for(
-            lambda: (
-                all(
-                    grant.token > before[number]
-                    for pool in (one, two)
-                    for number, grant in pool.owned().items()
-                )
-                and owned(one, two) == list(range(SHARDS))
-            ),
-            SOON,
-            "tokens rise",
-        )
-    wait_for(
-        lambda: (
-            [it.owner for it in one.assignment()]
-            == ["a" if number in one.owned() else "b" for number in range(SHARDS)]
-        ),
-        SOON,
-        "all is told",
-    )
+        wait_for(anew, SOON, "tokens rise")
+    wait_for(all_told, SOON, "all is told")
     three = join("c")
     shared(one, two, three)
 
@@ -179,12 +254,9 @@ def of_pool(thread: threading.Thread) -> bool:
 
 
 def test_a_pool_whose_thread_cannot_be_started_at_first(
-    front: Front,
-    zklock_connect: Callable[..., Any],
-    zklock_path: str,
-    monkeypatch: pytest.MonkeyPatch,
+    mine: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = front.pool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
+    pool = mine.pool(identity="a", shards=SHARDS)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refusing(threading.Thread.start, 1, of_pool))
         pool.start()
@@ -193,9 +265,9 @@ def test_a_pool_whose_thread_cannot_be_started_at_first(
 
 
 def test_a_pool_whose_thread_cannot_be_started(
-    zklock_connect: Callable[..., Any], zklock_path: str, monkeypatch: pytest.MonkeyPatch
+    other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = zklock.WorkerPool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
+    pool = zklock.WorkerPool(other, zklock_path, identity="a", shards=SHARDS)
     with monkeypatch.context() as patched:
         refused = refusing(threading.Thread.start, math.inf, of_pool)
         patched.setattr(threading.Thread, "start", refused)
@@ -206,7 +278,7 @@ def test_a_pool_whose_thread_cannot_be_started(
 
 
 def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
-    zklock_connect: Callable[..., Any], zklock_path: str, monkeypatch: pytest.MonkeyPatch
+    other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it stands for in ZooKeeper has ended, and nobody has heard so yet."""
     attend, stopped = nodes.keep_registered, []
@@ -220,11 +292,10 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
 
     monkeypatch.setattr(nodes, "keep_registered", tells)
     before = set(threading.enumerate())
-    client = zklock_connect()
-    pool = zklock.WorkerPool(client, zklock_path, identity="a", shards=SHARDS)
+    pool = zklock.WorkerPool(other, zklock_path, identity="a", shards=SHARDS)
     pool.start()
     shared(pool)
-    client.stop()
+    other.stop()
     wait_for(lambda: stopped, SOON, "it was told to leave")
     stopped[0].result(SOON)
 
@@ -234,12 +305,9 @@ def test_a_pool_that_is_told_to_leave_just_as_its_client_ends(
     wait_for(lambda: not left(), SOON, lambda: str(left()))
 
 
-def test_a_client_that_is_started_again_has_no_half_of_a_worker(
-    zklock_connect: Callable[..., Any], zklock_client: Any, zklock_path: str
-) -> None:
-    """One thread of the pool sees the client while it is stopped, the other one only later."""
-    client = zklock_connect()
-    pool = zklock.WorkerPool(client, zklock_path, identity="a", shards=SHARDS)
+def test_a_client_that_is_started_again_has_no_half_of_a_worker(other: Any, inside: Inside) -> None:
+    """One thread of the pool sees the other while it is stopped, the other one only later."""
+    pool = zklock.WorkerPool(other, inside.path, identity="a", shards=SHARDS)
     pool.start()
     shared(pool)
     held_up, go_on = threading.Event(), threading.Event()
@@ -250,52 +318,26 @@ def test_a_client_that_is_started_again_has_no_half_of_a_worker(
 
     pool._worker.task_queue.later(hold_up)
     assert held_up.wait(SOON)
-    client.stop()
+    other.stop()
     wait_for(lambda: pool._worker.stopping, SOON, "the thread that leads has seen it")
-    client.start()
+    other.start()
     go_on.set()
     wait_for(lambda: pool._worker.state is MemberState.CLOSED, SOON, "the worker has left")
-    assert children(zklock_client, f"{zklock_path}/members") == []
+    assert inside.names("members") == []
     pool.stop()
-
-
-def deleted(client: Any, path: str) -> None:
-    """Delete a tree in one transaction: others make nodes in it meanwhile."""
-
-    def gone() -> bool:
-        transaction = client.transaction()
-        for node in reversed(tree(client, path)):
-            transaction.delete(node)
-        return not any(isinstance(it, Exception) for it in transaction.commit())
-
-    wait_for(gone, SOON, f"{path} is deleted")
-
-
-def said(client: Any, path: str) -> bytes:
-    try:
-        data: bytes = client.get(path)[0]
-    except NoNodeError:
-        return b""
-    return data
 
 
 @pytest.mark.hazard("H42")
 @pytest.mark.parametrize("garbage", [b"many", b"0", b"-3", b"99999999"])
 def test_a_broken_number_of_shards_changes_nothing_and_can_be_mended(
-    front: Front,
-    join: Join,
-    zklock_client: Any,
-    zklock_connect: Callable[..., Any],
-    zklock_path: str,
-    garbage: bytes,
-    caplog: pytest.LogCaptureFixture,
+    mine: Place, join: Join, inside: Inside, garbage: bytes
 ) -> None:
     one = join("a")
     shared(one)
-    zklock_client.set(f"{zklock_path}/shards", garbage)
-    wait_for(lambda: "correct it with set_shards()" in caplog.text, SOON, "it is said")
+    inside.client.set(inside.at("shards"), garbage)
+    inside.logged("correct it with set_shards()")
     shared(one)
-    late = front.pool(zklock_connect(), zklock_path, shards=SHARDS)
+    late = mine.pool(shards=SHARDS)
     with pytest.raises(
         zklock.ZkLockError, match=r"neither a number of shards nor .*: correct it with set_shards"
     ):
@@ -309,68 +351,17 @@ def test_a_broken_number_of_shards_changes_nothing_and_can_be_mended(
 
 @pytest.mark.hazard("H42")
 @pytest.mark.parametrize("garbage", [b"\xff\xfe", b"nonsense 5-x", b"1 0-99999999999"])
-def test_garbage_in_an_assignment_is_repaired(
-    join: Join,
-    zklock_client: Any,
-    zklock_path: str,
-    garbage: bytes,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_garbage_in_an_assignment_is_repaired(join: Join, inside: Inside, garbage: bytes) -> None:
     one = join("a")
     shared(one)
     tokens = {number: grant.token for number, grant in one.owned().items()}
-    (name,) = children(zklock_client, f"{zklock_path}/assigned")
-    node = f"{zklock_path}/assigned/{name}"
-    zklock_client.set(node, garbage)
-    wait_for(lambda: "not a list of shards; ignored" in caplog.text, SOON, "it is said")
+    node = inside.only("assigned")
+    inside.client.set(node, garbage)
+    inside.logged("not a list of shards; ignored")
     two = join("b")
     shared(one, two)
-    assert Member(zklock_client, zklock_path, node, "").has() == set(one.owned())
+    assert Member(inside.client, node).has() == set(one.owned())
     assert all(one.owned()[number].token == tokens[number] for number in one.owned())
-
-
-@dataclass
-class Member:
-    """A worker made by hand, of a release of its own."""
-
-    client: Any
-    path: str
-    assigned: str
-    member: str
-
-    def has(self) -> set[int]:
-        """Return what it is to have."""
-        data = self.client.get(self.assigned)[0]
-        return numbers(data.decode().partition(" ")[2])
-
-    def vanish(self) -> None:
-        """Go without a word."""
-        for node in (self.member, self.assigned):
-            self.client.delete(node)
-
-
-def member(client: Any, path: str, identity: str, acl: Any = None, **more: Any) -> Member:
-    """Make a worker; ``acl`` is that of its own node."""
-    nodes = {}
-    for kind in ("assigned", "owned"):
-        nodes[kind] = client.create(
-            f"{path}/{kind}/_c_{identity}-{kind}-", b"", ephemeral=True, sequence=True
-        )
-    profile = {
-        "identity": identity,
-        "capacity": 1.0,
-        "assigned": nodes["assigned"].rpartition("/")[2],
-        "owned": nodes["owned"].rpartition("/")[2],
-        **more,
-    }
-    made = client.create(
-        f"{path}/members/_c_{identity}-member-",
-        json.dumps(profile).encode(),
-        ephemeral=True,
-        sequence=True,
-        acl=acl,
-    )
-    return Member(client, path, nodes["assigned"], made)
 
 
 def test_a_forked_child_does_not_wait_for_the_worker_of_its_parent(
@@ -392,41 +383,35 @@ def test_a_forked_child_does_not_wait_for_the_worker_of_its_parent(
 
 
 def test_a_worker_of_a_later_release_that_was_hidden_gets_its_share(
-    join: Join, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
+    join: Join, inside: Inside
 ) -> None:
     one = join("a")
     shared(one)
     hidden = [make_acl("world", "anyone", write=True, admin=True)]
-    later = member(zklock_client, zklock_path, "later", hidden, colour="blue", zones=["x", "y"])
-    wait_for(
-        lambda: "gets no shards because its node cannot be read" in caplog.text, SOON, "it is said"
-    )
+    later = inside.member("later", hidden, colour="blue", zones=["x", "y"])
+    inside.logged("gets no shards because its node cannot be read")
     assert later.has() == frozenset()
-    zklock_client.set_acls(later.member, OPEN_ACL_UNSAFE)
+    inside.open(later.member)
     wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
     wait_for(lambda: len(one.owned()) == SHARDS // 2, SOON, "the other's share")
     assert [it.identity for it in one.members()] == ["a", "later"]
-    assert caplog.text.count("because its node cannot be read") == 1
+    assert inside.log.text.count("because its node cannot be read") == 1
 
 
 @pytest.mark.parametrize("shut", [{"read": True}, {}], ids=["written", "read or written"])
 def test_others_are_served_while_what_is_assigned_to_a_worker_may_not_be_written(
-    join: Join,
-    zklock_client: Any,
-    zklock_path: str,
-    caplog: pytest.LogCaptureFixture,
-    shut: dict[str, bool],
+    join: Join, inside: Inside, shut: dict[str, bool]
 ) -> None:
     one = join("a")
     shared(one)
-    later = member(zklock_client, zklock_path, "later")
+    later = inside.member("later")
     wait_for(lambda: len(later.has()) == SHARDS // 2, SOON, "its share")
     wait_for(lambda: len(one.owned()) == SHARDS // 2, SOON, "the other's share")
     had = later.has()
     owner = make_acl("auth", "", all=True)
-    zklock_client.add_auth("digest", "later:secret")  # it can read what others cannot
-    zklock_client.set_acls(later.assigned, [owner, make_acl("world", "anyone", **shut)])
-    (term,) = children(zklock_client, f"{zklock_path}/leader")
+    inside.client.add_auth("digest", "later:secret")  # it can read what others cannot
+    inside.client.set_acls(later.assigned, [owner, make_acl("world", "anyone", **shut)])
+    (term,) = inside.names("leader")
     two = join("b")
     wait_for(lambda: one.owned() and two.owned(), SOON, "the others' shares")
     if shut:
@@ -434,69 +419,61 @@ def test_others_are_served_while_what_is_assigned_to_a_worker_may_not_be_written
         wait_for(lambda: len(one.owned()) == SHARDS // 4, SOON, "the rest")
     assert later.has() == had
     said = "because ACLs forbid the leader to read or write it"
-    wait_for(lambda: said in caplog.text, SOON, "it is said")
-    zklock_client.set_acls(later.assigned, OPEN_ACL_UNSAFE)
+    inside.logged(said)
+    inside.open(later.assigned)
     wait_for(lambda: len(later.has()) == SHARDS // 3, SOON, "its share of now")
     wait_for(lambda: len(one.owned()) == len(two.owned()) == SHARDS // 3, SOON, "theirs")
-    assert caplog.text.count(said) == 1
-    assert "cannot lead" not in caplog.text
-    assert term in children(zklock_client, f"{zklock_path}/leader")
+    assert inside.log.text.count(said) == 1
+    assert "cannot lead" not in inside.log.text
+    assert term in inside.names("leader")
 
 
-def test_the_others_are_shown_while_acls_hide_a_worker(
-    join: Join, zklock_client: Any, zklock_path: str
-) -> None:
+def test_the_others_are_shown_while_acls_hide_a_worker(join: Join, inside: Inside) -> None:
     one = join("a")
     shared(one)
     wait_for(lambda: [it.owned for it in one.members()] == [SHARDS], SOON, "what it owns")
-    (name,) = children(zklock_client, f"{zklock_path}/owned")
+    (name,) = inside.names("owned")
     hidden = [make_acl("world", "anyone", write=True, admin=True)]
-    later = member(zklock_client, zklock_path, "later", hidden)
+    later = inside.member("later", hidden)
     assert [(it.identity, it.owned) for it in one.members()] == [("a", SHARDS)]
     assert {(it.wanted, it.owner) for it in one.assignment()} == {("a", "a")}
-    owned = f"{zklock_path}/owned/{name}"
-    zklock_client.set_acls(owned, hidden)
+    owned = inside.at("owned", name)
+    inside.client.set_acls(owned, hidden)
     assert [(it.identity, it.assigned, it.owned) for it in one.members()] == [("a", SHARDS, 0)]
     assert {(it.wanted, it.owner) for it in one.assignment()} == {("a", None)}
-    zklock_client.set_acls(owned, OPEN_ACL_UNSAFE)
-    for name in children(zklock_client, f"{zklock_path}/members"):
-        zklock_client.set_acls(f"{zklock_path}/members/{name}", hidden)
+    inside.open(owned)
+    for name in inside.names("members"):
+        inside.client.set_acls(inside.at("members", name), hidden)
     for ask in (one.members, one.assignment):
         with pytest.raises(zklock.AccessDenied):
             ask()
-    zklock_client.set_acls(later.member, OPEN_ACL_UNSAFE)
+    inside.open(later.member)
     assert [it.identity for it in one.members()] == ["later"]
 
 
 @pytest.mark.hazard("H42")
-def test_a_worker_that_says_nothing_sensible_stops_nobody(
-    join: Join, zklock_client: Any, zklock_path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_says_nothing_sensible_stops_nobody(join: Join, inside: Inside) -> None:
     one = join("a")
     shared(one)
     for number, data in enumerate((b"", b"\xff", b"{}", b"[" * 100_000)):
-        zklock_client.create(f"{zklock_path}/members/x{number}", data, ephemeral=True)
+        inside.client.create(f"{inside.path}/members/x{number}", data, ephemeral=True)
     for number, name in enumerate(("", "../shards", "a/b", "..")):
-        member(zklock_client, zklock_path, f"y{number}", assigned=name)
-    (mine,) = (
-        name for name in children(zklock_client, f"{zklock_path}/assigned") if "_c_y" not in name
-    )
-    member(zklock_client, zklock_path, "twin", assigned=mine)
+        inside.member(f"y{number}", assigned=name)
+    (mine,) = (name for name in inside.names("assigned") if "_c_y" not in name)
+    inside.member("twin", assigned=mine)
     hidden = [make_acl("world", "anyone", write=True)]
-    zklock_client.create(f"{zklock_path}/members/z", b"{}", ephemeral=True, acl=hidden)
+    inside.client.create(inside.at("members/z"), b"{}", ephemeral=True, acl=hidden)
     two = join("b")
     shared(one, two)
-    wait_for(lambda: caplog.text.count("its worker gets no shards") >= 8, SOON, "it is said")
-    assert "gets no shards because its node cannot be read" in caplog.text
+    inside.logged("its worker gets no shards", count=8)
+    assert "gets no shards because its node cannot be read" in inside.log.text
     assert {"a", "b"} <= {it.identity for it in one.members()}
 
 
-def not_to_be_written(client: Any, path: str) -> str:
-    """Have ACLs forbid to write the only node below a path; return that node."""
-    (name,) = children(client, path)
-    node = f"{path}/{name}"
-    shut = make_acl("world", "anyone", create=True, delete=True, read=True, admin=True)
-    client.set_acls(node, [shut])
+def not_to_be_written(inside: Inside, folder: str) -> str:
+    """Have ACLs forbid to write the only node of a folder; return that node."""
+    node = inside.only(folder)
+    inside.allow(node, create=True, delete=True, read=True, admin=True)
     return node
 
 
@@ -516,30 +493,25 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 
 
 def test_what_a_worker_may_not_write_for_a_while_is_written_later(
-    join: Join, zklock_client: Any, zklock_path: str, refused: threading.Semaphore
+    join: Join, inside: Inside, refused: threading.Semaphore
 ) -> None:
     """ACLs refuse it to say what it owns."""
     one = join("a")
     shared(one)
     wait_for(lambda: [it.owned for it in one.members()] == [SHARDS], SOON, "what it owns")
-    node = not_to_be_written(zklock_client, f"{zklock_path}/owned")
-    said = zklock_client.get(node)[0]
+    node = not_to_be_written(inside, "owned")
+    said = inside.client.get(node)[0]
     one.set_shards(SHARDS - 1)
     assert refused.acquire(timeout=SOON)
-    assert zklock_client.get(node)[0] == said
-    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
-    wait_for(lambda: zklock_client.get(node)[0] != said, SOON, "what it says now")
+    assert inside.client.get(node)[0] == said
+    inside.open(node)
+    wait_for(lambda: inside.client.get(node)[0] != said, SOON, "what it says now")
     (told,) = one.members()
     assert told.owned == len(one.owned()) == SHARDS - 1
 
 
 def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
-    join: Join,
-    zklock_client: Any,
-    zklock_path: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    refused: threading.Semaphore,
+    join: Join, inside: Inside, monkeypatch: pytest.MonkeyPatch, refused: threading.Semaphore
 ) -> None:
     """Else there would be as many tries a second as it has changed what it says.
 
@@ -562,7 +534,7 @@ def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
     monkeypatch.setattr(Publication, "_answered", answered)
     one = join("a")
     shared(one)
-    node = not_to_be_written(zklock_client, f"{zklock_path}/members")
+    node = not_to_be_written(inside, "members")
     for number in range(20):
         one.set_capacity(2.0 + number)
     assert refused.acquire(timeout=SOON)
@@ -570,29 +542,26 @@ def test_all_that_a_worker_may_not_say_of_itself_is_tried_as_one(
     shared(one, total=SHARDS + 1)
     for _ in range(5):
         assert refused.acquire(timeout=SOON)
-    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
+    inside.open(node)
     wait_for(lambda: [it.capacity for it in one.members()] == [21.0], SOON, "the newest")
     assert set(most.values()) == {1}, "one at a time"
-    assert children(zklock_client, f"{zklock_path}/members") == [node.rpartition("/")[2]]
-    assert "cannot be in the pool" not in caplog.text
+    assert inside.names("members") == [node.rpartition("/")[2]]
+    assert "cannot be in the pool" not in inside.log.text
 
 
 @pytest.mark.hazard("H43")
 def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
-    front: Front,
-    zklock_connect: Callable[..., Any],
-    zklock_client: Any,
-    zklock_path: str,
+    front: Front, zklock_connect: Callable[..., Any], inside: Inside
 ) -> None:
     unit = 3.0
     client = zklock_connect(timeout=unit)
-    pool = front.pool(client, zklock_path, identity="a", shards=SHARDS, settle=0.05)
+    pool = front.pool(client, inside.path, identity="a", shards=SHARDS, settle=0.05)
     with pool:
         shared(pool)
         waits = []
         for _ in range(4):
             came = now_of(client)
-            looper = member(zklock_client, zklock_path, "looper")
+            looper = inside.member("looper")
             wait_for(looper.has, SOON, "it gets shards")
             waits.append((now_of(client) - came) / unit)
             reaches(client, came + unit)
@@ -600,7 +569,7 @@ def test_a_worker_that_crashes_in_a_row_is_left_out_for_longer_and_longer(
             shared(pool)
         assert waits[2] >= 1
         assert waits[3] >= 2
-        other = member(zklock_client, zklock_path, "other")
+        other = inside.member("other")
         with Stopwatch() as watch:
             wait_for(other.has, SOON, "it gets shards")
         assert watch.awake < bounded(4 * unit)
@@ -619,7 +588,7 @@ def test_a_worker_that_leaves_in_order_has_not_crashed(front: Front, join: Join)
 
 @pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
 def test_without_threads_for_a_while(
-    front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    front: Front, join: Join, monkeypatch: pytest.MonkeyPatch, inside: Inside
 ) -> None:
     """The callbacks need one, and what leads asks for one."""
     led = refusing(zklock.LeaderElection.acquire, 2, lambda *_, **__: True)
@@ -638,37 +607,24 @@ def test_without_threads_for_a_while(
     shared(pool, total=6)
     wait_for(lambda: sorted(calls.numbers) == list(range(6)), SOON, "all are handled")
     assert len(assigned) == 3
-    assert caplog.text.count("this worker cannot lead: can't start new thread") == 1
-    assert caplog.text.count("on_assigned of shard") == 3
+    assert inside.log.text.count("this worker cannot lead: can't start new thread") == 1
+    assert inside.log.text.count("on_assigned of shard") == 3
     pool.stop()
     assert pool.owned() == {}
 
 
 @pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
-def test_a_coroutine_that_comes_of_a_plain_function_is_told_of(
-    join: Join, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_coroutine_that_comes_of_a_plain_function_is_told_of(join: Join, inside: Inside) -> None:
     async def never(*args: Any) -> None:
         raise AssertionError("never run")
 
     def plain(*args: Any) -> Any:
         return never(*args)
 
-    pool = join(
-        "a",
-        shards=1,
-        on_assigned=plain,
-        handler=plain,
-        on_error="stop",
-    )
+    pool = join("a", shards=1, on_assigned=plain, handler=plain, on_error="stop")
     for who in ("on_assigned", "the handler"):
-        text = f"TypeError: {who} returned a coroutine, but no event loop runs it"
-        wait_for(partial(said_in, caplog, text), SOON, text)
+        inside.logged(f"TypeError: {who} returned a coroutine, but no event loop runs it")
     pool.stop()
-
-
-def said_in(caplog: pytest.LogCaptureFixture, text: str) -> bool:
-    return text in caplog.text
 
 
 @pytest.mark.parametrize("how", ["with", "start"])
@@ -691,7 +647,7 @@ def test_interrupts_leave_no_worker_h9(zklock_hosts: str, zklock_path: str, how:
 
 @pytest.mark.parametrize("front", [Threads], indirect=True, ids=["threads"])
 def test_all_are_handled_after_no_thread_could_be_started(
-    join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    join: Join, monkeypatch: pytest.MonkeyPatch, inside: Inside
 ) -> None:
     """A handler begins and returns meanwhile. Its thread is no more than one."""
     start = threading.Thread.start
@@ -720,7 +676,7 @@ def test_all_are_handled_after_no_thread_could_be_started(
         pool = join("a", handler=handle, retry=(0.05, 0.1))
         shared(pool)
         wait_for(lambda: len(refused) > 3 * SHARDS, SOON, "refusals")
-        assert caplog.text.count("did not start") == SHARDS - 1, "once for each shard"
+        assert inside.log.text.count("did not start") == SHARDS - 1, "once for each shard"
         returns.set()
     wait_for(lambda: sorted(began) == list(range(SHARDS)), SOON, lambda: f"{began} were handled")
 
@@ -730,27 +686,21 @@ def test_all_are_handled_after_no_thread_could_be_started(
     [("members", {"read": True}), ("members", {}), ("assigned", {}), ("owned", {"read": True})],
 )
 def test_a_worker_that_may_not_join_is_told_at_the_start(
-    front: Front,
-    zklock_connect: Callable[..., Any],
-    zklock_client: Any,
-    zklock_path: str,
-    caplog: pytest.LogCaptureFixture,
-    where: str,
-    shut: dict[str, bool],
+    mine: Place, inside: Inside, where: str, shut: dict[str, bool]
 ) -> None:
-    pool_nodes = [f"{zklock_path}/{each}" for each in ("members", "assigned", "owned", "shards")]
+    pool_nodes = [inside.at(each) for each in ("members", "assigned", "owned", "shards")]
     for path in pool_nodes:
-        zklock_client.ensure_path(path)
-    node = f"{zklock_path}/{where}"
-    zklock_client.set_acls(node, [make_acl("world", "anyone", admin=True, **shut)])
-    pool = front.pool(zklock_connect(), zklock_path, identity="a", shards=SHARDS)
+        inside.client.ensure_path(path)
+    node = inside.at(where)
+    inside.allow(node, admin=True, **shut)
+    pool = mine.pool(identity="a", shards=SHARDS)
     with pytest.raises(zklock.AccessDenied) as caught:
         pool.start()
     assert caught.value.path is not None
     assert caught.value.path.startswith(node)
-    zklock_client.set_acls(node, OPEN_ACL_UNSAFE)
-    assert [children(zklock_client, path) for path in pool_nodes[:3]] == [[], [], []]
-    assert caplog.text == ""
+    inside.open(node)
+    assert [children(inside.client, path) for path in pool_nodes[:3]] == [[], [], []]
+    assert inside.log.text == ""
     with pool:
         shared(pool)
 
@@ -781,10 +731,8 @@ class Denials:
 )
 def test_what_acls_forbid_later_is_said_once(
     join: Join,
-    zklock_client: Any,
-    zklock_path: str,
+    inside: Inside,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
     shut: str,
     also: dict[str, bool],
     deleted: str,
@@ -792,38 +740,32 @@ def test_what_acls_forbid_later_is_said_once(
     end: str,
 ) -> None:
     """To be in the pool, to stand for election, to see who is in the pool, to own a shard."""
-    caplog.set_level("INFO", "zklock")
+    inside.log.set_level("INFO", "zklock")
     one = join("a", retry=(0.5, 4.0))
     shared(one)
-    (name,) = children(zklock_client, f"{zklock_path}/{deleted}")
+    (name,) = inside.names(deleted)
     denials = Denials(monkeypatch)
-    acl = [make_acl("world", "anyone", admin=True, delete=True, **also)]
-    zklock_client.set_acls(f"{zklock_path}/{shut}", acl)
-    zklock_client.delete(f"{zklock_path}/{deleted}/{name}")
+    inside.allow(inside.at(shut), admin=True, delete=True, **also)
+    inside.client.delete(f"{inside.path}/{deleted}/{name}")
     wait_for(lambda: len(denials.pauses) >= 6, SOON, "it tries again")
     assert denials.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert caplog.text.count(trouble) == 1
-    zklock_client.set_acls(f"{zklock_path}/{shut}", OPEN_ACL_UNSAFE)
-    wait_for(lambda: end in caplog.text, SOON, "it is said")
+    assert inside.log.text.count(trouble) == 1
+    inside.open(inside.at(shut))
+    inside.logged(end)
     shared(one)
-    assert caplog.text.count(trouble) == 1
+    assert inside.log.text.count(trouble) == 1
 
 
 def test_a_pool_whose_client_is_stopped_leaves_without_an_error(
-    front: Front,
-    zklock_connect: Callable[..., Any],
-    zklock_path: str,
-    caplog: pytest.LogCaptureFixture,
+    mine: Place, inside: Inside
 ) -> None:
-    caplog.set_level("INFO", "zklock")
-    client = zklock_connect()
-    pool = front.pool(client, zklock_path, shards=SHARDS, handler=Calls(front).handler)
+    inside.log.set_level("INFO", "zklock")
+    pool = mine.pool(shards=SHARDS, handler=Calls(mine.front).handler)
     pool.start()
     shared(pool)
-    client.stop()
+    mine.client.stop()
     assert pool.owned() == {}
-    said = "this worker leaves the pool for good: its client was stopped"
-    wait_for(lambda: said in caplog.text, SOON, "it is said")
+    inside.logged("this worker leaves the pool for good: its client was stopped")
     pool.stop()
-    assert [it.getMessage() for it in caplog.records if it.levelname == "ERROR"] == []
-    assert "call its start() first" not in caplog.text
+    assert [it.getMessage() for it in inside.log.records if it.levelname == "ERROR"] == []
+    assert "call its start() first" not in inside.log.text
