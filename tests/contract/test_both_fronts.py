@@ -236,6 +236,8 @@ class TestRelease:
         with pytest.raises(zklock.WrongThread) as caught:
             run(lock.release).result(SOON)
         assert caught.value.token == grant.token
+        with pytest.raises(zklock.WrongThread):
+            run(lock.__exit__, None, None, None).result(SOON)
         assert grant.held
         run(grant.release).result(SOON)
         assert (lock.held, lock.grant) == (False, None)

@@ -1089,14 +1089,16 @@ class TestTidy:
         assert tokens == sorted(set(tokens))
 
 
-BAD_OPTIONS: list[dict[str, Any]] = [
-    {"identity": "a\0b"},
-    {"identity": ""},
-    {"identity": "x" * 5000},
-    {"timeout": -1},
-    {"naming": "java"},
-    {"naming": "kazoo", "tidy": True},
-]
+BAD_OPTIONS: dict[str, list[Any]] = {
+    "identity": ["", b"x", 3, "a\0b", "x" * 5000, "ö" * 2049, "\ud800"],
+    "timeout": [-1, "1", float("nan"), True],
+    "on_lost": [1, "print"],
+    "on_suspended": [0.5, 1],
+    "on_release_requested": [1],
+    "session_timeout": [0, -4, "4"],
+    "lease_fraction": [0, 0.1, 0.9, float("nan"), True],
+    "naming": ["java", 1],
+}
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "ReadLock", "WriteLock", "Semaphore"])
@@ -1108,14 +1110,14 @@ class TestEveryKind:
         for path in ("", "relative", "/", f"{zklock_path}/", f"{zklock_path}/../x"):
             with pytest.raises(ValueError, match="path"):
                 make(path)
-        for options in BAD_OPTIONS:
-            with pytest.raises(ValueError):  # noqa: PT011
-                make(zklock_path, **options)
+        for name, values in BAD_OPTIONS.items():
+            for value in values:
+                with pytest.raises((TypeError, ValueError), match=name):
+                    make(zklock_path, **{name: value})
         with pytest.raises(TypeError, match="path"):
             make(None)
-        for name in ("on_lost", "on_suspended", "on_release_requested"):
-            with pytest.raises(TypeError, match=name):
-                make(zklock_path, **{name: 1})
+        with pytest.raises(ValueError, match="tidy"):
+            make(zklock_path, naming="kazoo", tidy=True)
         with pytest.raises(TypeError):
             make(zklock_path, nonsense=1)
         assert client.exists(zklock_path) is None

@@ -474,32 +474,6 @@ def test_a_waiter_whose_session_is_replaced_unannounced_queues_again(
     grant.release()
 
 
-@pytest.mark.hazard("H19")
-def test_what_leads_stops_before_a_successor_begins(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-) -> None:
-    steps: list[str] = []
-
-    def lead(place: Place, name: str, enough: Callable[[], bool]) -> None:
-        with place.Lock() as grant:
-            while not enough():
-                grant.check()
-                steps.append(name)
-                grant.lost.wait(0.01)
-
-    first = run(lead, behind(timeout=4.0), "first", lambda: False)
-    wait_for(lambda: steps, SOON)
-    second = run(lead, theirs, "second", lambda: "second" in steps)
-    theirs.queued(2)
-    zklock_proxy.cut()
-    second.result(SOON)
-    with pytest.raises(zklock.LockLost):
-        first.result(SOON)
-    assert steps[-1] == "second"
-    assert steps.count("second") == 1
-    zklock_proxy.restore()
-
-
 @pytest.mark.hazard("H21")
 @pytest.mark.parametrize("others", [1, 2])
 def test_no_grant_on_a_node_that_is_gone(

@@ -174,15 +174,6 @@ class TestGivingUp:
             zklock_proxy.restore()
             theirs.queued(1)
 
-    def test_a_block_by_another_thread(self, mine: Place) -> None:
-        lock = mine.Lock()
-        lock.__enter__()
-        with pytest.raises(zklock.WrongThread):
-            run(lock.__exit__, None, None, None).result(SOON)
-        lock.__exit__(None, None, None)
-        with pytest.raises(zklock.NotHeld):
-            lock.__exit__(None, None, None)
-
 
 class TestLostCallbacks:
     def test_are_not_called_for_what_was_released(self, mine: Place, theirs: Place) -> None:
@@ -238,28 +229,12 @@ class TestLostCallbacks:
         assert again[0].token > grant.token
 
 
-BAD_OPTIONS: dict[str, list[Any]] = {
-    "identity": ["", b"x", 3, "ö" * 2049, "\ud800"],
-    "timeout": [-1, "1", float("nan"), True],
-    "on_lost": [1, "print"],
-    "on_suspended": [0.5],
-    "session_timeout": [0, -4, "4"],
-    "lease_fraction": [0, 0.1, 0.9, float("nan"), True],
-}
-
-
 class TestRefusals:
     @pytest.fixture(autouse=True)
     def nothing_is_left_in_zookeeper(self, other: Any) -> Iterator[None]:
         before = tree(other)
         yield
         assert tree(other) == before
-
-    @pytest.mark.parametrize("name", BAD_OPTIONS)
-    def test_of_options(self, zklock_client: Any, zklock_path: str, name: str) -> None:
-        for value in BAD_OPTIONS[name]:
-            with pytest.raises((TypeError, ValueError), match=name):
-                zklock.Lock(zklock_client, zklock_path, **{name: value})
 
     def test_of_terms_that_differ_on_one_client(self, zklock_client: Any, zklock_path: str) -> None:
         zklock.Lock(zklock_client, zklock_path, lease_fraction=0.5)

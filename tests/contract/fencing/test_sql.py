@@ -118,29 +118,6 @@ def test_a_higher_token_waits_for_the_transaction_under_way(store: Sql) -> None:
     assert read(store) == b"a"
 
 
-@on(*ON_SERVERS)
-def test_a_deadlock_is_tried_again(store: Sql) -> None:
-    """Two transactions that lock two marks in opposite order: one is ended, and repeated."""
-    other = store.fresh()
-    meeting = threading.Barrier(2)
-    tries: list[str] = []
-
-    def work(first: Sql, second: Sql) -> None:
-        def change(connection: Any) -> None:
-            tries.append(first.resource)
-            with contextlib.suppress(threading.BrokenBarrierError):
-                meeting.wait(2)
-            guard_of(second).advance(connection, B)
-
-        guard_of(first).run(B, change)
-
-    with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(work, store, other), pool.submit(work, other, store)]:
-            done.result(60)
-    assert len(tries) > 2
-    assert guard_of(store).highest() == guard_of(other).highest() == B
-
-
 def _increments(store: Sql, token: FencingToken, times: int) -> None:
     for _ in range(times):
 
