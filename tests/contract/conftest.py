@@ -298,11 +298,13 @@ def requests_take_time(
 
 
 @pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
+def zk(
+    zklock_hosts: str, zklock_path: str, tmp_path: Path, zklock_connect: Callable[..., Any]
+) -> Iterator[Commands]:
     """The command, as users start it, on the server of these tests."""
     from tests.contract.test_cli import Commands
 
-    commands = Commands(zklock_hosts)
+    commands = Commands(zklock_hosts, zklock_path, tmp_path, zklock_connect)
     yield commands
     commands.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -26,11 +27,23 @@ CONSOLE = scenes.BLOCK.findall(Path(__file__).with_name("console.md").read_text(
 
 
 class Commands:
-    """Starts ``zklock`` commands against one server; whatever still runs is killed in the end."""
+    """Starts ``zklock`` commands against one server; whatever still runs is killed in the end.
 
-    def __init__(self, hosts: str) -> None:
+    ``path`` and ``folder`` are those of the test.
+    """
+
+    def __init__(
+        self, hosts: str, path: str = "", folder: Path = Path(), connect: Any = None
+    ) -> None:
         self.environ = {**os.environ, "ZKLOCK_HOSTS": hosts}
+        self.path, self.folder = path, folder
+        self._connect = connect
         self._running: list[subprocess.Popen[str]] = []
+
+    @functools.cached_property
+    def patient(self) -> KazooClient:
+        """A client whose session outlives commands that are slow to start."""
+        return self._connect(timeout=30.0)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         return self.start_raw([*ZKLOCK, *arguments], **options)
@@ -100,35 +113,31 @@ def test_commands_print_and_end_as_written(
     scenes.is_true(block, scene, stage, zk)
 
 
-def test_it_waits_its_turn(
-    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
-) -> None:
-    mine = zklock.Lock(patient, zklock_path)
+def test_it_waits_its_turn(zk: Commands) -> None:
+    mine = zklock.Lock(zk.patient, zk.path)
     with mine:
-        waiting = zk.start("run", zklock_path, "--", "touch", str(tmp_path / "ran"))
+        waiting = zk.start("run", zk.path, "--", "touch", str(zk.folder / "ran"))
         wait_for(lambda: len(mine.contenders()) == 2, PATIENCE)
-        assert not (tmp_path / "ran").exists()
+        assert not (zk.folder / "ran").exists()
     assert waiting.wait(PATIENCE) == 0
-    assert (tmp_path / "ran").exists()
+    assert (zk.folder / "ran").exists()
 
 
-def test_a_signal_goes_to_the_command_which_ends_before_the_release(
-    zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
-) -> None:
-    running = zk.start("run", zklock_path, *ends_in_order(tmp_path))
-    await_file(tmp_path / "began")
+def test_a_signal_goes_to_the_command_which_ends_before_the_release(zk: Commands) -> None:
+    running = zk.start("run", zk.path, *ends_in_order(zk.folder))
+    await_file(zk.folder / "began")
     running.terminate()
-    with zklock.Lock(patient, zklock_path, timeout=PATIENCE):
-        assert (tmp_path / "ended").exists()
+    with zklock.Lock(zk.patient, zk.path, timeout=PATIENCE):
+        assert (zk.folder / "ended").exists()
     assert running.wait(PATIENCE) == 3
 
 
 def test_a_lost_lock_ends_the_command_and_all_it_started(
-    zklock_proxy: FaultProxy, zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
+    zklock_proxy: FaultProxy, zk: Commands
 ) -> None:
     # The command ends on SIGTERM; what it started ignores it.
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    pids = tmp_path / "pids"
+    pids = zk.folder / "pids"
     program = f"""
         import pathlib, os, signal, subprocess, sys, time
         child = subprocess.Popen([sys.executable, "-c", {stubborn!r}])
@@ -137,13 +146,13 @@ def test_a_lost_lock_ends_the_command_and_all_it_started(
     """
     options = ("--hosts", zklock_proxy.hosts, "--session-timeout", "2")
     while True:  # on a busy machine it may lose its lock, and be ended, before it writes
-        running = zk.start("run", *options, zklock_path, *python(program))
+        running = zk.start("run", *options, zk.path, *python(program))
         wait_for(lambda: text_of(pids) or running.poll() is not None, PATIENCE)  # noqa: B023
         if text_of(pids):
             break
         assert running.returncode == 79, running.communicate()
     zklock_proxy.blackhole()
-    with zklock.Lock(patient, zklock_path, timeout=PATIENCE):
+    with zklock.Lock(zk.patient, zk.path, timeout=PATIENCE):
         assert [pid for pid in text_of(pids).split() if parent_of(int(pid)) is not None] == []
     zklock_proxy.restore()
     _, errors = running.communicate(timeout=PATIENCE)
@@ -152,48 +161,42 @@ def test_a_lost_lock_ends_the_command_and_all_it_started(
 
 
 @pytest.mark.parametrize("command", ["show", "ls", "break", "check", "top", "wait", "run"])
-def test_no_name_steers_the_terminal(
-    command: str, zk: Commands, zklock_path: str, patient: KazooClient, tmp_path: Path
-) -> None:
+def test_no_name_steers_the_terminal(command: str, zk: Commands) -> None:
     evil, safe = "\x1b]0;x\x07\r\n\u202e", "\\x1b]0;x\\x07\\x0d\\x0a\\u202e"
-    path = f"{zklock_path}/\u202ereport"  # ZooKeeper refuses ASCII's controls in a path, not these
+    path = f"{zk.path}/\u202ereport"  # ZooKeeper refuses ASCII's controls in a path, not these
     zk.environ["PYTHONIOENCODING"] = "utf-8"
-    assert zklock.Lock(patient, path, identity=evil).acquire()
+    assert zklock.Lock(zk.patient, path, identity=evil).acquire()
     more = {
         "break": [path, "--oldest"],
         "check": [path, "0000000000000000-0000000000"],
-        "top": ["--once", zklock_path],
-        "ls": [zklock_path],
+        "top": ["--once", zk.path],
+        "ls": [zk.path],
         "show": [path],
         "wait": ["-w", "0.1", path],
         "run": ["-v", "-w", "2", path, "true"],
     }
-    file = tmp_path / "said"
+    file = zk.folder / "said"
     with file.open("wb") as output:
         process = zk.start(command, *more[command], stdout=output, stderr=subprocess.STDOUT)
         process.wait(PATIENCE)
     said = file.read_bytes().decode()
     assert safe in said
-    assert f"{zklock_path}/\\u202ereport" in said
+    assert f"{zk.path}/\\u202ereport" in said
     assert not set("\x1b\x07\r\u202e") & set(said)
 
 
-def test_no_path_in_a_log_steers_the_terminal(
-    zk: Commands, zklock_path: str, patient: KazooClient
-) -> None:
-    path = f"{zklock_path}/\u202ereport"
+def test_no_path_in_a_log_steers_the_terminal(zk: Commands) -> None:
+    path = f"{zk.path}/\u202ereport"
     zk.environ["PYTHONIOENCODING"] = "utf-8"
-    with zklock.Semaphore(patient, path, limit=2):
+    with zklock.Semaphore(zk.patient, path, limit=2):
         code, _, errors = zk.run("run", "-v", "--limit", "3", path, "true")
     assert code == 125
-    assert f"INFO:zklock:{zklock_path}/\\u202ereport" in errors
+    assert f"INFO:zklock:{zk.path}/\\u202ereport" in errors
     assert "Traceback" in errors
     assert "\u202e" not in errors
 
 
-def test_ages_do_not_trust_a_clock_that_is_behind(
-    zk: Commands, zklock_path: str, patient: KazooClient
-) -> None:
+def test_ages_do_not_trust_a_clock_that_is_behind(zk: Commands) -> None:
     """The clock of the commands is an hour behind that of the server."""
     prelude = """
         import sys, time
@@ -204,22 +207,22 @@ def test_ages_do_not_trust_a_clock_that_is_behind(
     """
 
     def said(*arguments: str) -> str:
-        process = zk.start_program(prelude, *arguments, zklock_path)
+        process = zk.start_program(prelude, *arguments, zk.path)
         out, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         return str(out + errors)
 
-    with zklock.Lock(patient, zklock_path, identity="host-7") as grant:
-        created = patient.get(grant.path)[1].created
+    with zklock.Lock(zk.patient, zk.path, identity="host-7") as grant:
+        created = zk.patient.get(grant.path)[1].created
 
         def later() -> bool:
-            other = patient.create(f"{zklock_path}-later", ephemeral=True)
-            made = patient.get(other)[1].created
-            patient.delete(other)
+            other = zk.patient.create(f"{zk.path}-later", ephemeral=True)
+            made = zk.patient.get(other)[1].created
+            zk.patient.delete(other)
             return bool(made > created + 1.0)
 
         wait_for(later, PATIENCE)
-        with zklock.Lock(patient, f"{zklock_path}/newest", identity="host-8"):
+        with zklock.Lock(zk.patient, f"{zk.path}/newest", identity="host-8"):
             listed, told = said("ls"), said("ls", "--json")
         assert re.search(r"held by host-7 \(came ([0-9]+m)?[1-9][0-9]*s ago\)", listed), listed
         assert re.search(r'"host-7", "session": "\w+", "age": [1-9]', told), told

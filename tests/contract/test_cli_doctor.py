@@ -36,11 +36,11 @@ def examine(zk: Commands, *arguments: str) -> tuple[int, dict[str, list[dict[str
     return code, found
 
 
-def test_a_healthy_server(zk: Commands, zklock_path: str, patient: Any) -> None:
-    with zklock.Lock(patient, f"{zklock_path}/a", identity="host-7"):
-        before = patient.get(zklock_path)[1]
-        code, found = examine(zk, zklock_path)
-        assert patient.get(zklock_path)[1] == before, "nothing was changed"
+def test_a_healthy_server(zk: Commands) -> None:
+    with zklock.Lock(zk.patient, f"{zk.path}/a", identity="host-7"):
+        before = zk.patient.get(zk.path)[1]
+        code, found = examine(zk, zk.path)
+        assert zk.patient.get(zk.path)[1] == before, "nothing was changed"
     speed = {finding.pop("level") for finding in found.pop("speed")}
     assert speed <= {"ok", "warning", "problem"}, "other work may slow the server down"
     assert code == 0 or speed != {"ok"}
@@ -50,11 +50,11 @@ def test_a_healthy_server(zk: Commands, zklock_path: str, patient: Any) -> None:
     assert found["ensemble"][0]["level"] == found["acl"][0]["level"] == "note"
 
 
-def test_what_hurts_is_found(zk: Commands, zklock_path: str, patient: Any) -> None:
-    patient.ensure_path(f"{zklock_path}/a")
-    left = patient.create(f"{zklock_path}/a/_c_{'0' * 32}-lock-", b"left behind", sequence=True)
+def test_what_hurts_is_found(zk: Commands) -> None:
+    zk.patient.ensure_path(f"{zk.path}/a")
+    left = zk.patient.create(f"{zk.path}/a/_c_{'0' * 32}-lock-", b"left behind", sequence=True)
     zk.environ["ZKLOCK_HOSTS"] += ",127.0.0.1:1"
-    code, found = examine(zk, "--session-timeout", "3600", zklock_path)
+    code, found = examine(zk, "--session-timeout", "3600", zk.path)
     assert code == 2
     (orphan,) = found["orphan"]
     assert left in orphan["what"]
@@ -64,25 +64,23 @@ def test_what_hurts_is_found(zk: Commands, zklock_path: str, patient: Any) -> No
     assert "127.0.0.1:1 cannot be reached" in found["server"][0]["what"]
     arguments = orphan["do"].partition("zklock ")[2].split()
     assert zk.run(*arguments)[0] == 0
-    assert patient.exists(left) is None
+    assert zk.patient.exists(left) is None
 
 
-def test_a_chroot_that_does_not_exist(zk: Commands, zklock_path: str) -> None:
-    zk.environ["ZKLOCK_HOSTS"] += zklock_path
+def test_a_chroot_that_does_not_exist(zk: Commands) -> None:
+    zk.environ["ZKLOCK_HOSTS"] += zk.path
     code, found = examine(zk)
     assert code == 2
-    assert found["chroot"][0]["what"].startswith(f"the chroot {zklock_path} does not exist")
+    assert found["chroot"][0]["what"].startswith(f"the chroot {zk.path} does not exist")
 
 
 @pytest.mark.parametrize("chroot", ["", "/closed"])
-def test_below_what_may_not_be_read(
-    zk: Commands, zklock_path: str, owner: Any, chroot: str
-) -> None:
+def test_below_what_may_not_be_read(zk: Commands, owner: Any, chroot: str) -> None:
     """From 3.8.4 and 3.9.2 on, a look whether a node is there is refused, too."""
     acl = [*PRIVATE, make_acl("world", "anyone", create=True, delete=True)]
-    owner.create(f"{zklock_path}/closed", acl=acl, makepath=True)
-    owner.create(f"{zklock_path}/closed/report", acl=[make_acl("world", "anyone", all=True)])
-    zk.environ["ZKLOCK_HOSTS"] += f"{zklock_path}{chroot}"
+    owner.create(f"{zk.path}/closed", acl=acl, makepath=True)
+    owner.create(f"{zk.path}/closed/report", acl=[make_acl("world", "anyone", all=True)])
+    zk.environ["ZKLOCK_HOSTS"] += f"{zk.path}{chroot}"
     code, found = examine(zk, "/report" if chroot else "/closed/report")
     assert code in (0, 1)  # a busy machine may be slow
     assert "chroot" not in found or found["chroot"][0]["level"] == "ok"
@@ -92,12 +90,12 @@ def test_below_what_may_not_be_read(
     assert found["speed"]
 
 
-def test_without_credentials_for_the_path(zk: Commands, zklock_path: str, owner: Any) -> None:
-    owner.create(zklock_path, acl=[*PRIVATE, make_acl("world", "anyone", read=True)])
-    code, found = examine(zk, zklock_path)
+def test_without_credentials_for_the_path(zk: Commands, owner: Any) -> None:
+    owner.create(zk.path, acl=[*PRIVATE, make_acl("world", "anyone", read=True)])
+    code, found = examine(zk, zk.path)
     assert code >= 1
     assert found["acl"][0]["what"].startswith(
-        f"with this command's connection, there is no create permission on {zklock_path}"
+        f"with this command's connection, there is no create permission on {zk.path}"
     )
 
 

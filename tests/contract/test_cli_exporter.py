@@ -45,17 +45,17 @@ def scrape(address: str) -> Samples:
     return found
 
 
-def test_what_changes_is_served(zk: Commands, patient: KazooClient, zklock_path: str) -> None:
-    path = f"{zklock_path}/a"
-    exporter = zk.start("exporter", "--listen", "127.0.0.1:0", "--interval", "0.1", zklock_path)
+def test_what_changes_is_served(zk: Commands) -> None:
+    path = f"{zk.path}/a"
+    exporter = zk.start("exporter", "--listen", "127.0.0.1:0", "--interval", "0.1", zk.path)
     address = serves(exporter)
     assert scrape(address)["zklock_up"] == {"": 1}
     assert "zklock_holders" not in scrape(address)
-    lock = zklock.Lock(patient, path, identity="a")
+    lock = zklock.Lock(zk.patient, path, identity="a")
     grant = lock.acquire()
     assert grant is not None
     waiting = run(lock.acquire)
-    queued(patient, path, 2)
+    queued(zk.patient, path, 2)
     wait_for(lambda: scrape(address).get("zklock_waiting") == {path: 1}, SOON)
     assert scrape(address)["zklock_holders"] == {path: 1}
     assert scrape(address)["zklock_sessions"] == {"": 1}
@@ -69,12 +69,10 @@ def test_what_changes_is_served(zk: Commands, patient: KazooClient, zklock_path:
     assert exporter.wait(PATIENCE) == 143
 
 
-def test_without_zookeeper_it_goes_on_and_says_so(
-    zk: Commands, patient: KazooClient, zklock_path: str, zklock_proxy: FaultProxy
-) -> None:
-    path = f"{zklock_path}/a"
-    with zklock.Lock(patient, path, identity="a"):
-        arguments = ("--hosts", zklock_proxy.hosts, "--session-timeout", "2", zklock_path)
+def test_without_zookeeper_it_goes_on_and_says_so(zk: Commands, zklock_proxy: FaultProxy) -> None:
+    path = f"{zk.path}/a"
+    with zklock.Lock(zk.patient, path, identity="a"):
+        arguments = ("--hosts", zklock_proxy.hosts, "--session-timeout", "2", zk.path)
         exporter = zk.start("exporter", "--listen", "127.0.0.1:0", *arguments)
         address = serves(exporter)
         assert scrape(address)["zklock_holders"] == {path: 1}
@@ -86,13 +84,13 @@ def test_without_zookeeper_it_goes_on_and_says_so(
         assert exporter.poll() is None
 
 
-def test_an_address_in_use(zk: Commands, zklock_path: str) -> None:
-    exporter = zk.start("exporter", "--listen", "127.0.0.1:0", zklock_path)
+def test_an_address_in_use(zk: Commands) -> None:
+    exporter = zk.start("exporter", "--listen", "127.0.0.1:0", zk.path)
     port = serves(exporter).rpartition(":")[2].partition("/")[0]
-    code, out, errors = zk.run("exporter", "--listen", f"127.0.0.1:{port}", zklock_path)
+    code, out, errors = zk.run("exporter", "--listen", f"127.0.0.1:{port}", zk.path)
     assert (code, out) == (71, "")
     assert "in use" in errors
-    code, out, errors = zk.run("exporter", "--listen", "a..b:0", zklock_path)
+    code, out, errors = zk.run("exporter", "--listen", "a..b:0", zk.path)
     assert (code, out) == (71, "")
     assert errors.startswith("zklock exporter: cannot listen on a..b:0 (")
 

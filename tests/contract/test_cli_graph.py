@@ -20,11 +20,9 @@ def two(zklock_connect: Callable[..., Any]) -> tuple[KazooClient, KazooClient]:
     return zklock_connect(timeout=30.0), zklock_connect(timeout=30.0)
 
 
-def test_a_deadlock_is_found_and_broken(
-    two: tuple[KazooClient, KazooClient], zk: Commands, zklock_path: str
-) -> None:
+def test_a_deadlock_is_found_and_broken(two: tuple[KazooClient, KazooClient], zk: Commands) -> None:
     """Two threads, with the identities that locks have by default."""
-    paths = [f"{zklock_path}/a", f"{zklock_path}/b"]
+    paths = [f"{zk.path}/a", f"{zk.path}/b"]
 
     def cross(client: KazooClient, first: str, second: str) -> bool:
         try:
@@ -39,28 +37,28 @@ def test_a_deadlock_is_found_and_broken(
     crossing = [run(cross, two[0], *paths), run(cross, two[1], *reversed(paths))]
     for path in paths:
         queued(two[0], path, 2)
-    before = two[0].get(zklock_path)[1]
-    code, text, errors = zk.run("graph", zklock_path)
+    before = two[0].get(zk.path)[1]
+    code, text, errors = zk.run("graph", zk.path)
     assert (code, errors) == (2, "")
     assert text.count("DEADLOCK (certain), 4 contenders") == 1
-    code, out, _ = zk.run("graph", "--json", zklock_path)
+    code, out, _ = zk.run("graph", "--json", zk.path)
     told = json.loads(out)
-    assert (code, told["version"], told["path"]) == (2, 1, zklock_path)
+    assert (code, told["version"], told["path"]) == (2, 1, zk.path)
     (dead,) = told["deadlocks"]
     assert {step["lock"] for step in dead["chain"]} == set(paths)
-    assert two[0].get(zklock_path)[1] == before, "nothing was changed"
+    assert two[0].get(zk.path)[1] == before, "nothing was changed"
 
     program, *arguments = dead["command"].split()
     assert program == "zklock"
     assert zk.run(*arguments)[0] == 0
     assert sorted(each.result(PATIENCE) for each in crossing) == [False, True]
-    assert zk.run("graph", zklock_path)[0] == 0
+    assert zk.run("graph", zk.path)[0] == 0
 
 
 def test_kazoos_own_locks_may_be_in_a_deadlock(
-    two: tuple[KazooClient, KazooClient], zk: Commands, zklock_path: str
+    two: tuple[KazooClient, KazooClient], zk: Commands
 ) -> None:
-    a, b = f"{zklock_path}/a", f"{zklock_path}/b"
+    a, b = f"{zk.path}/a", f"{zk.path}/b"
     held = [two[0].Lock(a, "one"), two[1].Lock(b, "two")]
     for lock in held:
         assert lock.acquire(timeout=PATIENCE)
@@ -68,7 +66,7 @@ def test_kazoos_own_locks_may_be_in_a_deadlock(
     acquiring = [run(lock.acquire) for lock in waiting]
     for path in (a, b):
         queued(two[0], path, 2)
-    code, out, _ = zk.run("graph", zklock_path)
+    code, out, _ = zk.run("graph", zk.path)
     assert code == 1
     assert "DEADLOCK (possible), 4 contenders" in out
     held[0].release()

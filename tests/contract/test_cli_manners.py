@@ -29,12 +29,10 @@ LINES = [
 
 
 @pytest.fixture
-def zk(zklock_hosts: str) -> Iterator[Commands]:
-    commands = Commands(zklock_hosts)
-    commands.environ["PYTHONIOENCODING"] = "utf-8"
-    commands.environ.pop("NO_COLOR", None)
-    yield commands
-    commands.close()
+def zk(zk: Commands) -> Commands:
+    zk.environ["PYTHONIOENCODING"] = "utf-8"
+    zk.environ.pop("NO_COLOR", None)
+    return zk
 
 
 @pytest.fixture
@@ -72,13 +70,13 @@ def test_a_terminal_is_shown_what_a_pipe_gets(line: str, zk: Commands, queue: st
 
 
 def test_a_long_identity_fits_the_terminal(
-    zk: Commands, zklock_path: str, zklock_connect: Callable[..., Any]
+    zk: Commands, zklock_connect: Callable[..., Any]
 ) -> None:
     long = f"host-{'7' * 70}:29405:MainThread"
     zk.environ |= {"NO_COLOR": "1", "TERM": "xterm"}
-    with zklock.Lock(zklock_connect(timeout=30.0), zklock_path, identity=long) as grant:
-        assert long in zk.run("show", zklock_path)[1], "a pipe gets all"
-        with Terminal([*ZKLOCK, "show", zklock_path], env=zk.environ) as terminal:
+    with zklock.Lock(zklock_connect(timeout=30.0), zk.path, identity=long) as grant:
+        assert long in zk.run("show", zk.path)[1], "a pipe gets all"
+        with Terminal([*ZKLOCK, "show", zk.path], env=zk.environ) as terminal:
             terminal.finish(PATIENCE)
     (line,) = (it for it in terminal.lines if it.startswith("holds"))
     assert len(line) <= COLUMNS
@@ -95,9 +93,9 @@ def test_a_terminal_that_does_not_tell_its_width_is_shown_all(zk: Commands, queu
     assert told(terminal.shown) == told(out)
 
 
-def test_the_live_screen_needs_a_terminal(zk: Commands, zklock_path: str) -> None:
+def test_the_live_screen_needs_a_terminal(zk: Commands) -> None:
     pytest.importorskip("textual")
-    process = zk.start("top", zklock_path, stdin=subprocess.DEVNULL)
+    process = zk.start("top", zk.path, stdin=subprocess.DEVNULL)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 64
     assert errors == "zklock top: the live screen needs a terminal; or pass --once\n"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 import zklock
 from tests.contract.scenes import PRIVATE
@@ -74,7 +73,7 @@ def doctored(zk: Commands, prelude: str, *arguments: str) -> subprocess.Popen[st
 )
 @pytest.mark.parametrize("command", COMMANDS)
 def test_whatever_ends_the_acquire_ends_the_command(
-    command: str, error: str, status: int, sentence: str, zk: Commands, zklock_path: str
+    command: str, error: str, status: int, sentence: str, zk: Commands
 ) -> None:
     prelude = f"""
         import zklock
@@ -82,7 +81,7 @@ def test_whatever_ends_the_acquire_ends_the_command(
             raise {error}
         zklock.Lock.acquire = zklock.LeaderElection.acquire = refuse
     """
-    process = doctored(zk, prelude, command, zklock_path, "true")
+    process = doctored(zk, prelude, command, zk.path, "true")
     out, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (status, "")
     assert sentence in errors
@@ -93,9 +92,8 @@ def test_whatever_ends_the_acquire_ends_the_command(
 @pytest.mark.parametrize("thread", ["zklock-run", "zklock-elect", "zklock-run-child"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_thread_that_cannot_be_started_ends_the_command(
-    command: str, thread: str, zk: Commands, zklock_path: str, tmp_path: Path,
-    patient: KazooClient,
-) -> None:  # fmt: skip
+    command: str, thread: str, zk: Commands
+) -> None:
     prelude = f"""
         import threading
         start = threading.Thread.start
@@ -105,8 +103,8 @@ def test_a_thread_that_cannot_be_started_ends_the_command(
             start(self)
         threading.Thread.start = refuse
     """
-    program = ["sh", "-c", f"touch {tmp_path}/ran"]
-    process = doctored(zk, prelude, command, zklock_path, "--", *program)
+    program = ["sh", "-c", f"touch {zk.folder}/ran"]
+    process = doctored(zk, prelude, command, zk.path, "--", *program)
     _, errors = process.communicate(timeout=PATIENCE)
     other = {"run": "elect", "elect": "zklock-run"}[command]
     if other in thread and thread != "zklock-run-child":
@@ -114,38 +112,36 @@ def test_a_thread_that_cannot_be_started_ends_the_command(
         return
     assert process.returncode == 125
     assert "can't start new thread" in errors
-    assert not (tmp_path / "ran").exists()
-    gone(patient, zklock_path)
+    assert not (zk.folder / "ran").exists()
+    gone(zk.patient, zk.path)
 
 
 @pytest.mark.hazard("H54")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_was_begun_does_not_outlive_an_error(
-    command: str, zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
+def test_a_command_that_was_begun_does_not_outlive_an_error(command: str, zk: Commands) -> None:
     prelude = f"""
         import pathlib, time, zklock
         def refuse(*_):
-            while not pathlib.Path({str(tmp_path / "pid")!r}).exists():
+            while not pathlib.Path({str(zk.folder / "pid")!r}).exists():
                 time.sleep(0.01)
             raise RuntimeError("no more callbacks")
         zklock.Grant.add_lost_callback = refuse
     """
-    program = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 60"
-    process = doctored(zk, prelude, command, zklock_path, "--", "sh", "-c", program)
+    program = f"echo $$ > {zk.folder}/new; mv {zk.folder}/new {zk.folder}/pid; exec sleep 60"
+    process = doctored(zk, prelude, command, zk.path, "--", "sh", "-c", program)
     assert process.wait(PATIENCE) == 125
-    assert parent_of(int((tmp_path / "pid").read_text())) is None
+    assert parent_of(int((zk.folder / "pid").read_text())) is None
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_children_are_waited_for_where_the_signal_of_their_end_does_not_come(
-    command: str, zk: Commands, zklock_path: str
+    command: str, zk: Commands
 ) -> None:
     for before in (
         lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]),
     ):
-        process = zk.start(command, zklock_path, "--", "sh", "-c", "exit 7", preexec_fn=before)
+        process = zk.start(command, zk.path, "--", "sh", "-c", "exit 7", preexec_fn=before)
         assert process.wait(PATIENCE) == 7
 
 
@@ -169,13 +165,12 @@ def test_a_signal_while_connecting(
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_while_waiting_and_cut_off(
-    command: str, number: signal.Signals, zk: Commands, patient: KazooClient,
-    zklock_path: str, zklock_proxy: FaultProxy,
-) -> None:  # fmt: skip
-    with zklock.Lock(patient, zklock_path):
+    command: str, number: signal.Signals, zk: Commands, zklock_proxy: FaultProxy
+) -> None:
+    with zklock.Lock(zk.patient, zk.path):
         hosts = ["--hosts", zklock_proxy.hosts, "--session-timeout", "20"]
-        process = zk.start(command, *hosts, zklock_path, "true")
-        queued(patient, zklock_path, 2)
+        process = zk.start(command, *hosts, zk.path, "true")
+        queued(zk.patient, zk.path, 2)
         zklock_proxy.blackhole()
         process.send_signal(number)
         assert process.wait(PROMPT) == 128 + number
@@ -185,20 +180,19 @@ def test_a_signal_while_waiting_and_cut_off(
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_while_the_command_runs_and_it_is_cut_off(
-    command: str, number: signal.Signals, zk: Commands, zklock_path: str,
-    zklock_proxy: FaultProxy, tmp_path: Path,
-) -> None:  # fmt: skip
+    command: str, number: signal.Signals, zk: Commands, zklock_proxy: FaultProxy
+) -> None:
     program = f"""
         import os, pathlib, signal, time
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: os._exit(9))
-        pathlib.Path({str(tmp_path / "began")!r}).write_text("yes")
+        pathlib.Path({str(zk.folder / "began")!r}).write_text("yes")
         while True:
             time.sleep(0.05)
     """
     hosts = ["--hosts", zklock_proxy.hosts, "--session-timeout", "20"]
-    process = zk.start(command, *hosts, zklock_path, *python(program))
-    await_file(tmp_path / "began")
+    process = zk.start(command, *hosts, zk.path, *python(program))
+    await_file(zk.folder / "began")
     zklock_proxy.blackhole()
     process.send_signal(number)
     assert process.wait(PROMPT) == 9
@@ -209,16 +203,17 @@ def test_a_signal_while_the_command_runs_and_it_is_cut_off(
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_while_releasing(
-    command: str, number: signal.Signals, zk: Commands, zklock_path: str,
-    zklock_proxy: FaultProxy, tmp_path: Path,
-) -> None:  # fmt: skip
-    program = f"echo $$ > {tmp_path}/pid; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit 5"
+    command: str, number: signal.Signals, zk: Commands, zklock_proxy: FaultProxy
+) -> None:
+    program = (
+        f"echo $$ > {zk.folder}/pid; while [ ! -e {zk.folder}/go ]; do sleep 0.02; done; exit 5"
+    )
     hosts = ["--hosts", zklock_proxy.hosts, "--session-timeout", "20"]
-    process = zk.start(command, *hosts, zklock_path, "--", "sh", "-c", program)
-    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), PATIENCE)
-    pid = int((tmp_path / "pid").read_text())
+    process = zk.start(command, *hosts, zk.path, "--", "sh", "-c", program)
+    wait_for(lambda: (zk.folder / "pid").exists() and (zk.folder / "pid").read_text(), PATIENCE)
+    pid = int((zk.folder / "pid").read_text())
     zklock_proxy.blackhole()
-    (tmp_path / "go").touch()
+    (zk.folder / "go").touch()
     wait_for(lambda: parent_of(pid) is None, PATIENCE)
     process.send_signal(number)
     assert process.wait(PROMPT) == 5
@@ -228,19 +223,17 @@ def test_a_signal_while_releasing(
 # What a waiting command says
 
 
-def test_a_waiting_command_says_what_for(
-    zk: Commands, zklock_path: str, patient: KazooClient, zklock_connect: Callable[..., Any]
-) -> None:
+def test_a_waiting_command_says_what_for(zk: Commands, zklock_connect: Callable[..., Any]) -> None:
     """The holder of a lock, of a permit, and one that ACLs hide; behind another, and alone."""
-    lock, permit, hidden = (f"{zklock_path}/{it}" for it in ("lock", "permit", "hidden"))
+    lock, permit, hidden = (f"{zk.path}/{it}" for it in ("lock", "permit", "hidden"))
     owner = zklock_connect(auth_data=[("digest", "owner:secret")])
     owner.create(hidden, makepath=True)
     owner.default_acl = PRIVATE
-    mine = zklock.Lock(patient, lock, identity="host-7")
-    semaphore = zklock.Semaphore(patient, permit, limit=1, identity="host-7")
+    mine = zklock.Lock(zk.patient, lock, identity="host-7")
+    semaphore = zklock.Semaphore(zk.patient, permit, limit=1, identity="host-7")
     with mine as grant, semaphore as other, zklock.Lock(owner, hidden) as secret:
         first = zk.start("run", lock, "true")
-        queued(patient, lock, 2)
+        queued(zk.patient, lock, 2)
         for path, options, holder, place in (
             (lock, [], f"host-7 ({grant.token}, came AGE)", "number 2 of 2"),
             (permit, ["--limit", "1"], f"host-7 ({other.token}, came AGE)", "number 1 of 1"),
@@ -255,14 +248,12 @@ def test_a_waiting_command_says_what_for(
     assert first.communicate() == ("", "")
 
 
-def test_on_a_terminal_it_says_what_it_waits_for(
-    zk: Commands, zklock_path: str, patient: KazooClient
-) -> None:
-    with Terminal([*ZKLOCK, "run", zklock_path, "true"], env=zk.environ) as terminal:
-        with zklock.Lock(patient, zklock_path, identity="host-7"):
+def test_on_a_terminal_it_says_what_it_waits_for(zk: Commands) -> None:
+    with Terminal([*ZKLOCK, "run", zk.path, "true"], env=zk.environ) as terminal:
+        with zklock.Lock(zk.patient, zk.path, identity="host-7"):
             terminal.expect("number 1 of 1 waiting", PATIENCE)
         assert terminal.finish(PATIENCE) == 0
-    assert f"{zklock_path} is held by host-7" in terminal.shown
+    assert f"{zk.path} is held by host-7" in terminal.shown
 
 
 def test_it_says_that_nobody_answers(zk: Commands, mute: str) -> None:
@@ -274,12 +265,12 @@ def test_it_says_that_nobody_answers(zk: Commands, mute: str) -> None:
 
 
 def test_once_somebody_answers_it_says_what_it_waits_for(
-    zk: Commands, zklock_path: str, patient: KazooClient, zklock_proxy: FaultProxy
+    zk: Commands, zklock_proxy: FaultProxy
 ) -> None:
     zklock_proxy.cut()
     options = ["-v", "--connect-timeout", "60", "--hosts", zklock_proxy.hosts]
-    with zklock.Lock(patient, zklock_path, identity="host-7"):
-        process = zk.start("run", *options, zklock_path, "true")
+    with zklock.Lock(zk.patient, zk.path, identity="host-7"):
+        process = zk.start("run", *options, zk.path, "true")
         assert process.stderr is not None
         assert any("has answered yet" in line for line in process.stderr)
         zklock_proxy.restore()
@@ -291,14 +282,12 @@ def test_once_somebody_answers_it_says_what_it_waits_for(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_whose_name_is_no_text(
-    command: str, zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
-    file = os.fsencode(tmp_path) + b"/\xff\xfe"
+def test_a_command_whose_name_is_no_text(command: str, zk: Commands) -> None:
+    file = os.fsencode(zk.folder) + b"/\xff\xfe"
     Path(os.fsdecode(file)).write_text('#!/bin/sh\nprintf %s "$1"\n')
     Path(os.fsdecode(file)).chmod(0o755)
     done = subprocess.run(
-        [*ZKLOCK, command, zklock_path, "--", file, b"\xe4\xf6"],
+        [*ZKLOCK, command, zk.path, "--", file, b"\xe4\xf6"],
         env=zk.environ,
         capture_output=True,
         timeout=PATIENCE,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 import zklock
 from tests.contract.support import gone, queued
@@ -55,11 +54,11 @@ def notes(folder: Path) -> Sequence[str]:
 
 @pytest.mark.parametrize("number", FOR_COMMANDS)
 def test_one_that_waits_does_not_end_by_what_is_for_its_command(
-    command: str, number: signal.Signals, zk: Commands, patient: KazooClient, zklock_path: str
+    command: str, number: signal.Signals, zk: Commands
 ) -> None:
-    with zklock.Lock(patient, zklock_path):
-        process = started(zk, command, zklock_path, "true")
-        queued(patient, zklock_path, 2)
+    with zklock.Lock(zk.patient, zk.path):
+        process = started(zk, command, zk.path, "true")
+        queued(zk.patient, zk.path, 2)
         process.send_signal(number)
     # It has run its command: a runner that is slow to hear the signal passes it on to that.
     assert process.wait(PATIENCE) in {0, 128 + number}
@@ -68,82 +67,72 @@ def test_one_that_waits_does_not_end_by_what_is_for_its_command(
 @pytest.mark.hazard("H54")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *ENDING])
 def test_any_other_signal_ends_one_that_waits_and_it_leaves_the_queue(
-    command: str, number: int, zk: Commands, patient: KazooClient, zklock_path: str
+    command: str, number: int, zk: Commands
 ) -> None:
-    with zklock.Lock(patient, zklock_path):
-        process = started(zk, command, zklock_path, "true")
-        queued(patient, zklock_path, 2)
+    with zklock.Lock(zk.patient, zk.path):
+        process = started(zk, command, zk.path, "true")
+        queued(zk.patient, zk.path, 2)
         process.send_signal(number)
         assert process.wait(PATIENCE) == 128 + number
-        assert len(patient.get_children(zklock_path)) == 1
+        assert len(zk.patient.get_children(zk.path)) == 1
 
 
 @pytest.mark.hazard("H54")
-def test_signals_go_to_the_command_while_it_runs(
-    command: str, zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
-) -> None:
-    process = started(zk, command, zklock_path, *notes(tmp_path))
-    await_file(tmp_path / "began")
+def test_signals_go_to_the_command_while_it_runs(command: str, zk: Commands) -> None:
+    process = started(zk, command, zk.path, *notes(zk.folder))
+    await_file(zk.folder / "began")
     heard: list[str] = []
     for number in [*FOR_COMMANDS, *ENDING]:
         process.send_signal(number)
         heard.append(str(int(number)))
-        wait_for(lambda: text_of(tmp_path / "heard").split() == heard, PATIENCE)
+        wait_for(lambda: text_of(zk.folder / "heard").split() == heard, PATIENCE)
     assert process.poll() is None
     process.terminate()
     assert process.wait(PATIENCE) == 3
-    gone(patient, zklock_path)
+    gone(zk.patient, zk.path)
 
 
-def test_a_member_whose_command_goes_on_after_a_hangup_stands_again(
-    zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
-) -> None:
-    process = started(zk, "elect", "--grace", "6", zklock_path, *notes(tmp_path))
-    await_file(tmp_path / "began")
+def test_a_member_whose_command_goes_on_after_a_hangup_stands_again(zk: Commands) -> None:
+    process = started(zk, "elect", "--grace", "6", zk.path, *notes(zk.folder))
+    await_file(zk.folder / "began")
     process.send_signal(signal.SIGHUP)
-    await_file(tmp_path / "heard")
-    (node,) = queued(patient, zklock_path, 1)
-    patient.delete(f"{zklock_path}/{node}")
-    wait_for(lambda: text_of(tmp_path / "began").split() == ["once"] * 2, PATIENCE)
+    await_file(zk.folder / "heard")
+    (node,) = queued(zk.patient, zk.path, 1)
+    zk.patient.delete(f"{zk.path}/{node}")
+    wait_for(lambda: text_of(zk.folder / "began").split() == ["once"] * 2, PATIENCE)
     process.terminate()
     assert process.wait(PATIENCE) == 3
 
 
 @pytest.mark.parametrize("option", [[], ["--pass-hup"]])
-def test_a_hangup_that_ends_the_command_ends_the_candidacy(
-    option: list[str], zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
-    line = f"echo $$ >> {tmp_path}/began; exec sleep 60"
-    process = started(zk, "elect", "--again", *option, zklock_path, "-c", line)
-    await_file(tmp_path / "began")
+def test_a_hangup_that_ends_the_command_ends_the_candidacy(option: list[str], zk: Commands) -> None:
+    line = f"echo $$ >> {zk.folder}/began; exec sleep 60"
+    process = started(zk, "elect", "--again", *option, zk.path, "-c", line)
+    await_file(zk.folder / "began")
     process.send_signal(signal.SIGHUP)
     if option:
-        wait_for(lambda: len(text_of(tmp_path / "began").split()) == 2, PATIENCE)
+        wait_for(lambda: len(text_of(zk.folder / "began").split()) == 2, PATIENCE)
         process.terminate()
     assert process.wait(PATIENCE) == (143 if option else 129)
 
 
-def test_a_hangup_may_be_for_the_command_alone(
-    command: str, zk: Commands, patient: KazooClient, zklock_path: str
-) -> None:
-    with zklock.Lock(patient, zklock_path):
-        process = started(zk, command, "--pass-hup", zklock_path, "true")
-        queued(patient, zklock_path, 2)
+def test_a_hangup_may_be_for_the_command_alone(command: str, zk: Commands) -> None:
+    with zklock.Lock(zk.patient, zk.path):
+        process = started(zk, command, "--pass-hup", zk.path, "true")
+        queued(zk.patient, zk.path, 2)
         process.send_signal(signal.SIGHUP)
     assert process.wait(PATIENCE) == 0
 
 
-def test_a_hangup_after_which_the_command_goes_on_does_not_end_the_keeping(
-    zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
-) -> None:
-    line = f"trap 'echo yes > {tmp_path}/heard' HUP; echo yes > {tmp_path}/began; "
-    line += f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done; echo yes > {tmp_path}/over"
-    process = started(zk, "run", "--at-least", "3600", zklock_path, "-c", line)
-    await_file(tmp_path / "began")
+def test_a_hangup_after_which_the_command_goes_on_does_not_end_the_keeping(zk: Commands) -> None:
+    line = f"trap 'echo yes > {zk.folder}/heard' HUP; echo yes > {zk.folder}/began; "
+    line += f"while [ ! -e {zk.folder}/heard ]; do sleep 0.02; done; echo yes > {zk.folder}/over"
+    process = started(zk, "run", "--at-least", "3600", zk.path, "-c", line)
+    await_file(zk.folder / "began")
     process.send_signal(signal.SIGHUP)
-    await_file(tmp_path / "over")
+    await_file(zk.folder / "over")
     # Were it not kept, the next would be granted once the command has ended.
-    assert zk.run("run", "-w", "1", zklock_path, "true")[0] == 75
+    assert zk.run("run", "-w", "1", zk.path, "true")[0] == 75
     process.terminate()
     assert process.wait(PATIENCE) == 0
-    gone(patient, zklock_path)
+    gone(zk.patient, zk.path)

@@ -6,11 +6,9 @@ import json
 import re
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 import zklock
 from tests.contract.test_cli import PATIENCE, ZKLOCK, Commands
@@ -62,11 +60,11 @@ def test_the_admin_server_tells_addresses(
     assert nothing["locks"][0]["contenders"][0]["address"] is None
 
 
-def test_on_a_terminal_it_follows(zk: Commands, patient: KazooClient, zklock_path: str) -> None:
-    patient.ensure_path(zklock_path)
-    with top(zk, "--interval", "0.1", zklock_path) as terminal:
+def test_on_a_terminal_it_follows(zk: Commands) -> None:
+    zk.patient.ensure_path(zk.path)
+    with top(zk, "--interval", "0.1", zk.path) as terminal:
         terminal.expect("0 locks", PATIENCE)
-        with zklock.Lock(patient, f"{zklock_path}/later", identity="host-7"):
+        with zklock.Lock(zk.patient, f"{zk.path}/later", identity="host-7"):
             terminal.expect("/later", PATIENCE)
             terminal.expect("host-7", PATIENCE)
         terminal.type_in("q")
@@ -102,13 +100,11 @@ def test_it_ends_when_it_is_told(
         assert terminal.finish(PATIENCE) == status
 
 
-def test_it_draws_on_standard_output(
-    zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
-) -> None:
+def test_it_draws_on_standard_output(zk: Commands) -> None:
     """What libraries say on standard error may go into a file."""
-    patient.ensure_path(zklock_path)
-    log = tmp_path / "log"
-    with log.open("w") as file, top(zk, "-v", zklock_path, stderr=file) as terminal:
+    zk.patient.ensure_path(zk.path)
+    log = zk.folder / "log"
+    with log.open("w") as file, top(zk, "-v", zk.path, stderr=file) as terminal:
         terminal.expect("0 locks", PATIENCE)
         terminal.type_in("q")
         assert terminal.finish(PATIENCE) == 0
@@ -116,12 +112,12 @@ def test_it_draws_on_standard_output(
     assert "\x1b" not in log.read_text()
 
 
-def test_without_textual_it_says_what_to_do(zk: Commands, zklock_path: str) -> None:
+def test_without_textual_it_says_what_to_do(zk: Commands) -> None:
     program = (
         "import sys; sys.modules['textual'] = None; "
         "from zklock.cli import main; sys.exit(main(['top', sys.argv[1]]))"
     )
-    process = zk.start_program(program, zklock_path)
+    process = zk.start_program(program, zk.path)
     out, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (64, "")
     assert (

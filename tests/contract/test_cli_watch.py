@@ -10,11 +10,9 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 import zklock
 from tests.contract.support import SOON, granted, queued, run
@@ -45,24 +43,24 @@ class Watching:
 
 
 def test_a_queue_from_the_first_contender_to_the_last(
-    zk: Commands, patient: KazooClient, zklock_connect: Callable[..., Any], zklock_path: str
+    zk: Commands, zklock_connect: Callable[..., Any]
 ) -> None:
-    watching = Watching(zk.start("watch", "--json", zklock_path))
-    first = granted(zklock.Lock(patient, zklock_path, identity="a"))
+    watching = Watching(zk.start("watch", "--json", zk.path))
+    first = granted(zklock.Lock(zk.patient, zk.path, identity="a"))
     crashing = zklock_connect(timeout=30.0)
     told = watching.next()
     # Only the first line may be that of a first look: the command starts slowly.
     assert told["event"] in {"granted", "holds"}
     assert told["contender"]["token"] == str(first.token)
-    assert (told["path"], told["holders"], told["waiting"]) == (zklock_path, 1, 0)
+    assert (told["path"], told["holders"], told["waiting"]) == (zk.path, 1, 0)
 
-    waiting = run(granted, zklock.Lock(patient, zklock_path, identity="b"))
+    waiting = run(granted, zklock.Lock(zk.patient, zk.path, identity="b"))
     watching.hears("queued b")
-    impatient = zklock.Lock(patient, zklock_path, identity="c")
+    impatient = zklock.Lock(zk.patient, zk.path, identity="c")
     assert impatient.acquire(timeout=0.5) is None
     watching.hears("queued c", "withdrawn c")
 
-    dying = run(zklock.Lock(crashing, zklock_path, identity="d").acquire)
+    dying = run(zklock.Lock(crashing, zk.path, identity="d").acquire)
     watching.hears("queued d")
     crashing.stop()
     assert dying.exception(PATIENCE) is not None
@@ -76,25 +74,21 @@ def test_a_queue_from_the_first_contender_to_the_last(
     assert watching.process.wait(PATIENCE) == 130
 
 
-def test_the_end_of_a_run_is_not_told_as_a_crash(
-    zk: Commands, patient: KazooClient, zklock_path: str, tmp_path: Path
-) -> None:
-    line = f"while [ ! -e {tmp_path}/end ]; do sleep 0.02; done"
-    running = zk.start("run", "--identity", "job", zklock_path, "-c", line)
-    queued(patient, zklock_path, 1)
-    watching = Watching(zk.start("watch", "--json", zklock_path))
+def test_the_end_of_a_run_is_not_told_as_a_crash(zk: Commands) -> None:
+    line = f"while [ ! -e {zk.folder}/end ]; do sleep 0.02; done"
+    running = zk.start("run", "--identity", "job", zk.path, "-c", line)
+    queued(zk.patient, zk.path, 1)
+    watching = Watching(zk.start("watch", "--json", zk.path))
     watching.hears("holds job")
-    (tmp_path / "end").touch()
+    (zk.folder / "end").touch()
     assert running.wait(PATIENCE) == 0
     # It has released, and closed its client a moment later.
     assert watching.next()["event"] in {"released", "ended"}
 
 
-def test_what_is_there_comes_first_and_is_readable(
-    zk: Commands, patient: KazooClient, zklock_path: str
-) -> None:
-    with zklock.Lock(patient, zklock_path, identity="a\x1b[31m") as grant:
-        watching = zk.start("watch", zklock_path)
+def test_what_is_there_comes_first_and_is_readable(zk: Commands) -> None:
+    with zklock.Lock(zk.patient, zk.path, identity="a\x1b[31m") as grant:
+        watching = zk.start("watch", zk.path)
         assert watching.stdout is not None
         line = watching.stdout.readline()
     watching.terminate()
@@ -107,10 +101,8 @@ def test_what_is_there_comes_first_and_is_readable(
 
 @pytest.mark.hazard("H55")
 @pytest.mark.slow("commands are started, four at a time")
-def test_a_signal_ends_it_in_the_middle_of_what_happens(
-    zk: Commands, patient: KazooClient, zklock_path: str
-) -> None:
-    lock = zklock.Lock(patient, zklock_path)
+def test_a_signal_ends_it_in_the_middle_of_what_happens(zk: Commands) -> None:
+    lock = zklock.Lock(zk.patient, zk.path)
     ended = threading.Event()
 
     def take_turns() -> None:
@@ -121,7 +113,7 @@ def test_a_signal_ends_it_in_the_middle_of_what_happens(
     turns = run(take_turns)
     try:
         for _ in range(repeated(3, 1)):
-            watching = [zk.start("watch", zklock_path) for _ in range(4)]
+            watching = [zk.start("watch", zk.path) for _ in range(4)]
             for process in watching:
                 assert process.stdout is not None
                 assert process.stdout.readline()
@@ -134,12 +126,10 @@ def test_a_signal_ends_it_in_the_middle_of_what_happens(
         turns.result(SOON)
 
 
-def test_nothing_is_missed_over_a_lost_connection(
-    zk: Commands, patient: KazooClient, zklock_path: str, zklock_proxy: FaultProxy
-) -> None:
-    lock = zklock.Lock(patient, zklock_path, identity="a")
+def test_nothing_is_missed_over_a_lost_connection(zk: Commands, zklock_proxy: FaultProxy) -> None:
+    lock = zklock.Lock(zk.patient, zk.path, identity="a")
     grant = granted(lock)
-    process = zk.start("watch", "--json", "--hosts", zklock_proxy.hosts, zklock_path)
+    process = zk.start("watch", "--json", "--hosts", zklock_proxy.hosts, zk.path)
     watching = Watching(process)
     watching.hears("holds a")
     zklock_proxy.cut()
@@ -153,10 +143,10 @@ def test_nothing_is_missed_over_a_lost_connection(
     other.release()
 
 
-def test_a_lock_is_waited_for(zk: Commands, patient: KazooClient, zklock_path: str) -> None:
-    lock = zklock.Lock(patient, zklock_path, identity="host-7")
+def test_a_lock_is_waited_for(zk: Commands) -> None:
+    lock = zklock.Lock(zk.patient, zk.path, identity="host-7")
     grant = granted(lock)
-    waiting = zk.start("wait", zklock_path)
+    waiting = zk.start("wait", zk.path)
     with pytest.raises(subprocess.TimeoutExpired):
         waiting.wait(2.0)
     assert len(lock.contenders()) == 1, "it does not queue"
@@ -164,18 +154,16 @@ def test_a_lock_is_waited_for(zk: Commands, patient: KazooClient, zklock_path: s
     assert waiting.wait(PATIENCE) == 0
 
 
-def test_a_permit_is_waited_for(zk: Commands, patient: KazooClient, zklock_path: str) -> None:
-    with zklock.Semaphore(patient, zklock_path, limit=2):
-        assert zk.run("wait", zklock_path)[0] == 0
+def test_a_permit_is_waited_for(zk: Commands) -> None:
+    with zklock.Semaphore(zk.patient, zk.path, limit=2):
+        assert zk.run("wait", zk.path)[0] == 0
 
 
-def test_tokens_stay_safe_when_a_node_is_removed(
-    zk: Commands, patient: KazooClient, zklock_path: str
-) -> None:
-    lock = zklock.Lock(patient, f"{zklock_path}/a")
+def test_tokens_stay_safe_when_a_node_is_removed(zk: Commands) -> None:
+    lock = zklock.Lock(zk.patient, f"{zk.path}/a")
     with lock as grant:
         old = grant.token
-    assert zk.run("gc", "--yes", zklock_path) == (0, "1 node removed\n", "")
+    assert zk.run("gc", "--yes", zk.path) == (0, "1 node removed\n", "")
     with lock as grant:
         assert grant.token > old
 
@@ -183,16 +171,14 @@ def test_tokens_stay_safe_when_a_node_is_removed(
 @pytest.mark.parametrize(
     ("answer", "used", "status"), [("n", 0, 1), ("", 0, 1), ("y", 0, 0), ("y", 1, 1)]
 )
-def test_it_asks_before_it_removes(
-    answer: str, used: int, status: int, zk: Commands, patient: KazooClient, zklock_path: str
-) -> None:
+def test_it_asks_before_it_removes(answer: str, used: int, status: int, zk: Commands) -> None:
     """The nodes are listed, then somebody may queue, then the answer comes."""
-    free = f"{zklock_path}/free"
-    lock = zklock.Lock(patient, free)
+    free = f"{zk.path}/free"
+    lock = zklock.Lock(zk.patient, free)
     with lock:
         pass
     terminal, slave = pty.openpty()
-    asking = zk.start("gc", zklock_path, stdin=slave)
+    asking = zk.start("gc", zk.path, stdin=slave)
     os.close(slave)
     assert asking.stdout is not None
     assert asking.stderr is not None
@@ -207,4 +193,4 @@ def test_it_asks_before_it_removes(
     asking.wait(PATIENCE)
     kept = f"zklock gc: {free} is not removed: it is in use again\n"
     assert (asking.returncode, errors) == (status, kept if used else "")
-    assert (patient.exists(free) is None) == (status == 0)
+    assert (zk.patient.exists(free) is None) == (status == 0)

@@ -28,14 +28,12 @@ def script(file: Path, *lines: str) -> str:
     return str(file)
 
 
-def test_the_line_of_the_crontab_runs_its_job_on_one_host(
-    zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
+def test_the_line_of_the_crontab_runs_its_job_on_one_host(zk: Commands) -> None:
     (line,) = block("text").splitlines()
-    ran = tmp_path / "ran"
-    job = script(tmp_path / "nightly", f"echo ran >> {ran}")
+    ran = zk.folder / "ran"
+    job = script(zk.folder / "nightly", f"echo ran >> {ran}")
     command = line.split(" ", 5)[5].replace("/usr/local/bin/nightly", job)
-    program, *arguments = shlex.split(command.replace("/locks/nightly", zklock_path))
+    program, *arguments = shlex.split(command.replace("/locks/nightly", zk.path))
     assert program == "zklock"
     hosts = [zk.start(*arguments) for _ in range(3)]
     wait_for(lambda: sum(host.poll() is not None for host in hosts) >= 2, LONG)
@@ -48,16 +46,14 @@ def test_the_line_of_the_crontab_runs_its_job_on_one_host(
     assert ran.read_text() == "ran\n"
 
 
-def test_the_unit_runs_on_one_host_and_hands_over_at_its_stop(
-    zk: Commands, zklock_path: str, tmp_path: Path
-) -> None:
+def test_the_unit_runs_on_one_host_and_hands_over_at_its_stop(zk: Commands) -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.read_string(block("ini"))
     service = unit["Service"]
-    began = tmp_path / "began"
-    scheduler = script(tmp_path / "scheduler", f"echo $$ >> {began}", "exec sleep 600")
+    began = zk.folder / "began"
+    scheduler = script(zk.folder / "scheduler", f"echo $$ >> {began}", "exec sleep 600")
     command = service["ExecStart"].replace("/usr/local/bin/scheduler", scheduler)
-    command = command.replace("/elections/scheduler", zklock_path)
+    command = command.replace("/elections/scheduler", zk.path)
     program, *arguments = shlex.split(command)
     assert program == "/usr/local/bin/zklock"
 
