@@ -21,7 +21,7 @@ import pytest
 import zklock
 from tests import modes, trace
 from tests.contract import lacking
-from tests.contract.fronts import FRONTS, Behind, Loop, Place, Threads, on_loop
+from tests.contract.fronts import FRONTS, Behind, Loop, Place, Places, Threads, on_loop
 from tests.contract.scenes import Stage
 from tests.contract.secure import Authority, secure_server
 from tests.contract.simulated import SIMULATED, FlowingClock, flowing
@@ -349,10 +349,18 @@ def theirs(front: Any, other: Any, zklock_path: str) -> Place:
 
 
 @pytest.fixture
+def places(front: Any, zklock_connect: Any, zklock_path: str) -> Places:
+    """Return ``places(3)``: the same path, for so many clients more."""
+    return lambda count, **options: [
+        Place(front, zklock_connect(**options), zklock_path) for _ in range(count)
+    ]
+
+
+@pytest.fixture
 def behind(front: Any, zklock_proxy: FaultProxy, zklock_connect: Any, zklock_path: str) -> Behind:
-    """Return ``behind(timeout=10.0, **options)``: the same path, for a client behind the proxy."""
+    """The same path, for clients behind the proxy: ``behind(timeout=10.0, **options)``."""
     connect = partial(zklock_connect, zklock_proxy.hosts)
-    return lambda **options: Place(front, connect(**options), zklock_path)
+    return Behind(lambda **options: Place(front, connect(**options), zklock_path), zklock_proxy)
 
 
 @pytest.fixture

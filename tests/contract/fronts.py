@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 import zklock
 from tests.contract.support import SOON, children, gone, granted, passes_on, queued, run
 from zklock import aio
+from zklock.testing import FaultProxy
 
 T = TypeVar("T")
 Steps = Generator[Any, None, None]
@@ -422,5 +424,15 @@ class Place:
         assert grant.lost.wait(SOON)
 
 
-Behind = Callable[..., Place]
-"""Makes a place for a client behind the proxy, with these options of ``connect()``."""
+Places = Callable[..., list[Place]]
+
+
+@dataclass
+class Behind:
+    """Makes places for clients behind the proxy: ``behind(**options)``, those of ``connect()``."""
+
+    make: Callable[..., Place]
+    proxy: FaultProxy
+
+    def __call__(self, **options: Any) -> Any:
+        return self.make(**options)

@@ -352,11 +352,11 @@ class TestCallbacks:
         job.cancel()
         await aside(wait_for, lambda: "a callback of a lock raised" in caplog.text, SOON)
 
-    async def test_suspended(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
+    async def test_suspended(self, behind: Behind) -> None:
         warned: asyncio.Queue[Any] = asyncio.Queue()
         far = behind()
         async with far.Lock(on_suspended=warned.put) as grant:
-            zklock_proxy.drop()
+            behind.proxy.drop()
             assert await warned.get() is grant
             await aside(wait_for, lambda: far.client.connected, SOON)
             await grant.verify()
@@ -450,20 +450,18 @@ class TestCancelledAcquire:
         assert not lock.held
         await passed_on(theirs)
 
-    async def test_while_disconnected(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    async def test_while_disconnected(self, behind: Behind, theirs: Place) -> None:
         far = behind()
         async with theirs.Lock():
             task = asyncio.create_task(far.Lock().acquire())
             await aside(theirs.queued, 2)
-            zklock_proxy.cut()
+            behind.proxy.cut()
             await aside(wait_for, lambda: not far.client.connected, SOON)
             with Stopwatch() as watch, pytest.raises(asyncio.CancelledError):
                 task.cancel()
                 await task
             assert watch.awake < bounded(1.0)
-            zklock_proxy.restore()
+            behind.proxy.restore()
             await aside(theirs.queued, 1)
 
 
@@ -538,19 +536,17 @@ class TestBurst:
         assert len(lock._users) < 150
         await passed_on(theirs)
 
-    async def test_nobody_overtakes_who_has_to_make_the_path(
-        self, behind: Behind, zklock_proxy: FaultProxy
-    ) -> None:
+    async def test_nobody_overtakes_who_has_to_make_the_path(self, behind: Behind) -> None:
         far = behind()
         lock = far.Lock()
-        made = zklock_proxy.hold_before_reply(
+        made = behind.proxy.hold_before_reply(
             op={"create", "create2"}, where=lambda frame: frame.path == far.path
         )
         first = asyncio.create_task(lock.acquire())
         await aside(made.wait, SOON)
         second = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0)  # it has asked
-        zklock_proxy.release()
+        behind.proxy.release()
         before, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
         assert before == {first}
         for task in (first, second):
@@ -637,11 +633,9 @@ async def test_other_tasks_have_their_turn_while_one_acquires_and_releases(mine:
 
 class TestCancelledRelease:
     @pytest.mark.parametrize("how", ["release", "async with"])
-    async def test_goes_on(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, how: str
-    ) -> None:
+    async def test_goes_on(self, behind: Behind, theirs: Place, how: str) -> None:
         lock = behind().Lock()
-        hold = zklock_proxy.hold_before_reply(op="delete")
+        hold = behind.proxy.hold_before_reply(op="delete")
 
         async def hold_and_release() -> None:
             if how == "release":
@@ -657,7 +651,7 @@ class TestCancelledRelease:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not lock.held
-        zklock_proxy.release()
+        behind.proxy.release()
         await passed_on(theirs)
 
     async def test_after_any_number_of_iterations(self, mine: Place, theirs: Place) -> None:

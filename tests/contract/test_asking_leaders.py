@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kazoo.security import make_acl, make_digest_acl
 
 import zklock
-from tests.contract.fronts import Behind, Place
+from tests.contract.fronts import Behind, Place, Places
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, run
 from tests.contract.test_acquired_leadership import acquired, latch
 from zklock._recipes import notes
-from zklock.testing import FaultProxy, wait_for
+from zklock.testing import wait_for
 
-Connect = Callable[..., Any]
 TERMS = 2
 ASKERS = 4
 
@@ -92,18 +90,17 @@ class TestRequest:
         assert election.request_release() is None
         assert data_at(theirs) == b""
 
-    def test_from_many_at_once(self, theirs: Place, zklock_connect: Connect) -> None:
-        clients = [zklock_connect() for _ in range(2)]
+    def test_from_many_at_once(self, places: Places, theirs: Place) -> None:
         election = latch(theirs, "a")
         leadership = acquired(election)
         ready = threading.Barrier(ASKERS + 1)
 
-        def ask(client: Any) -> Any:
-            onlooker = latch(Place(theirs.front, client, theirs.path), "onlooker")
+        def ask(place: Place) -> Any:
+            onlooker = latch(place, "onlooker")
             ready.wait(SOON)
             return onlooker.request_release(SOON)
 
-        asking = [run(ask, clients[at % 2]) for at in range(ASKERS)]
+        asking = [run(ask, place) for place in places(2) * (ASKERS // 2)]
         ready.wait(SOON)
         for count in range(5):
             election.set_payload(f"{count}")
@@ -116,7 +113,7 @@ class TestRequest:
         theirs.gone()
         assert data_at(theirs) == b""
 
-    def test_never_reaches_another_term(self, theirs: Place, zklock_connect: Connect) -> None:
+    def test_never_reaches_another_term(self, places: Places, theirs: Place) -> None:
         """Somebody asks all the time; the terms end because of it, and each one was asked."""
         asked: set[str] = set()
         over = threading.Event()
@@ -129,8 +126,7 @@ class TestRequest:
                     asked.add(leader.path)
 
         def stand(identity: str) -> list[Any]:
-            client = zklock_connect(timeout=20.0)
-            election = latch(Place(theirs.front, client, theirs.path), identity)
+            election = latch(places(1, timeout=20.0)[0], identity)
             terms = []
             for _ in range(TERMS):
                 leadership = acquired(election)
@@ -150,15 +146,13 @@ class TestRequest:
         assert noted(theirs).asked <= names(*terms)
 
     @LASTING
-    def test_is_heard_after_the_connection_was_lost(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_is_heard_after_the_connection_was_lost(self, behind: Behind, theirs: Place) -> None:
         leadership = acquired(latch(behind(), "a"))
-        zklock_proxy.cut()
+        behind.proxy.cut()
         asked = latch(theirs, "b").request_release()
         assert asked.token == leadership.token
         assert not leadership.should_stop.is_set()
-        zklock_proxy.restore()
+        behind.proxy.restore()
         told(leadership)
         assert leadership.held
         leadership.release()
@@ -166,16 +160,16 @@ class TestRequest:
 
     @LASTING
     def test_is_not_heard_in_the_next_session(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, zklock_expire_session: Any
+        self, behind: Behind, theirs: Place, zklock_expire_session: Any
     ) -> None:
         far = behind()
         election, onlooker = latch(far, "a"), latch(theirs, "b")
         first, session = acquired(election), far.client.client_id
-        zklock_proxy.cut()
+        behind.proxy.cut()
         assert onlooker.request_release().token == first.token
         zklock_expire_session(session)
         theirs.gone()
-        zklock_proxy.restore()
+        behind.proxy.restore()
         wait_for(first.lost.is_set, SOON)
         assert noted(theirs).asked == names(first)
         later = acquired(election)
@@ -185,15 +179,13 @@ class TestRequest:
         later.release()
         wait_for(lambda: data_at(theirs) == b"", SOON, "it takes its request along")
 
-    def test_that_is_not_answered_in_time(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_that_is_not_answered_in_time(self, behind: Behind, theirs: Place) -> None:
         leadership, onlooker = acquired(latch(theirs, "a")), latch(behind(), "b")
         assert onlooker.leader().token == leadership.token
-        zklock_proxy.blackhole()
+        behind.proxy.blackhole()
         with pytest.raises(zklock.NoAnswer):
             onlooker.request_release(timeout=0.2)
-        zklock_proxy.restore()
+        behind.proxy.restore()
         assert onlooker.request_release(SOON).token == leadership.token
         told(leadership)
         leadership.release()

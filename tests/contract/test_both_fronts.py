@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import Place
+from tests.contract.fronts import Behind, Place
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Losses, granted, results, run
 from tests.modes import bounded
@@ -69,8 +69,8 @@ def theirs(theirs: Place, kind: str) -> Places:
 
 
 @pytest.fixture
-def behind(behind: Callable[..., Place], kind: str) -> Callable[..., Places]:
-    return lambda **options: Places(behind(**options), kind)
+def behind(behind: Behind, kind: str) -> Behind:
+    return Behind(lambda **options: Places(behind(**options), kind), behind.proxy)
 
 
 class TestGrants:
@@ -315,9 +315,7 @@ class TestLoss:
         with lock as again:
             assert again.held
 
-    def test_of_the_lease(
-        self, behind: Callable[..., Places], theirs: Places, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_of_the_lease(self, behind: Behind, theirs: Places, zklock_proxy: FaultProxy) -> None:
         losses, warned = Losses(), threading.Event()
         granted(behind(timeout=5.0)(on_lost=losses, on_suspended=lambda grant: warned.set()))
         zklock_proxy.cut()
@@ -355,9 +353,7 @@ class TestQueries:
         assert lock.holder().token == waiter.token == successor.token
         successor.release()
 
-    def test_without_an_answer(
-        self, behind: Callable[..., Places], zklock_proxy: FaultProxy
-    ) -> None:
+    def test_without_an_answer(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
         lock = behind()()
         grant = granted(lock)
         zklock_proxy.blackhole()

@@ -30,7 +30,7 @@ from tests.contract.support import (
 from tests.modes import bounded
 from zklock._election.changes import Feed
 from zklock.fencing import MemoryGuard, verify_owner
-from zklock.testing import FaultProxy, FrameKind, expire_session, wait_for
+from zklock.testing import FrameKind, expire_session, wait_for
 
 Connect = Callable[..., Any]
 
@@ -506,16 +506,14 @@ class TestTransferring:
         for member in (a, b, c):
             member.stop()
 
-    def test_not_even_begun_in_time(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_not_even_begun_in_time(self, behind: Behind, theirs: Place) -> None:
         with crew(behind(), "a") as (a,):
             leadership = a.leads()
             b = joined(theirs, "b")
-            zklock_proxy.hold()
+            behind.proxy.hold()
             with pytest.raises(zklock.NoAnswer, match="has not begun, and 'a' still leads") as late:
                 a.election.transfer("b", timeout=0.2)
-            zklock_proxy.release()
+            behind.proxy.release()
             assert "goes on" not in str(late.value)
             assert not leadership.should_stop.is_set()
             assert [one.identity for one in b.election.members()] == ["a", "b"]
@@ -729,14 +727,14 @@ class TestLosing:
 
     @pytest.mark.hazard("H19")
     def test_a_leader_that_is_cut_off_ends_before_the_next_begins(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
+        self, behind: Behind, theirs: Place
     ) -> None:
         a = Member(behind(timeout=6.0), "a")
         a.leads()
         b = joined(theirs, "b")
-        zklock_proxy.cut()
+        behind.proxy.cut()
         b.leads()
-        zklock_proxy.restore()
+        behind.proxy.restore()
         assert a.times[1] < b.times[0]
         a.stop()
         b.stop()
@@ -876,17 +874,17 @@ class TestObserving:
             assert list(changes) == []
 
     def test_an_observer_leaves_nothing_and_wakes_nobody(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
+        self, behind: Behind, theirs: Place
     ) -> None:
         with crew(theirs, "a") as (a,), behind().LeaderElection().changes() as changes:
             a.leads()
             assert name_of(next_change(changes)) == ("a", False)
-            seen = len(zklock_proxy.frames)
+            seen = len(behind.proxy.frames)
             for number in range(10):  # members come and go behind the leader
                 member = joined(theirs, f"m{number}")
                 member.stop()
                 theirs.queued(1)
-            busy = zklock_proxy.frames[seen:]
+            busy = behind.proxy.frames[seen:]
             assert not [frame for frame in busy if frame.path == theirs.path]
             assert not [frame for frame in busy if frame.kind is FrameKind.EVENT]
             assert theirs.nodes() == [a.terms[0].path.rpartition("/")[2]]
@@ -919,20 +917,18 @@ class TestObserving:
         assert len(told) < len(tokens)
         assert any(each.gap for each in heard)
 
-    def test_changes_while_disconnected(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_changes_while_disconnected(self, behind: Behind, theirs: Place) -> None:
         watching = behind(timeout=20.0).LeaderElection()
         with crew(theirs, "a", "b", "c") as (a, b, c):
             a.leads()
             with watching.changes() as changes:
                 assert name_of(next_change(changes)) == ("a", False)
-                zklock_proxy.cut()
+                behind.proxy.cut()
                 a.election.resign()
                 b.leads()
                 b.election.resign()
                 c.leads()
-                zklock_proxy.restore()
+                behind.proxy.restore()
                 assert name_of(next_change(changes)) == ("c", True)
 
     def test_after_a_lost_session(self, mine: Place, theirs: Place) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import Behind, Place
+from tests.contract.fronts import Behind, Place, Places
 from tests.contract.support import (
     SOON,
     Losses,
@@ -214,9 +214,9 @@ class TestNotInTime:
         assert "held by 'second'" in str(error)
         second.result().release()
 
-    def test_is_told_without_an_answer(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
+    def test_is_told_without_an_answer(self, behind: Behind) -> None:
         late = behind().Lock(timeout=0.05)
-        zklock_proxy.hold()
+        behind.proxy.hold()
         with pytest.raises(zklock.AcquireTimeout, match=r"within 0\.05 s: try") as caught:
             late.__enter__()
         assert (caught.value.ahead, caught.value.behind) == (None, None)
@@ -240,7 +240,7 @@ class TestReadWrite:
         write.release()
 
     def test_a_release_wakes_who_can_run_and_nobody_else(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
+        self, behind: Behind, theirs: Place
     ) -> None:
         """Writer, two readers, a writer, a reader, each behind a proxy that counts events."""
         holder = granted(theirs.WriteLock())
@@ -249,11 +249,11 @@ class TestReadWrite:
             for number, kind in enumerate(("ReadLock", "ReadLock", "WriteLock", "ReadLock"), 2)
         ]
         # The last two have several before them, and do not watch their own nodes.
-        zklock_proxy.wait_until(lambda: watches(zklock_proxy) == 2 + 2 + 1 + 1, SOON)
+        behind.proxy.wait_until(lambda: watches(behind.proxy) == 2 + 2 + 1 + 1, SOON)
 
         def told(grant: zklock.Grant) -> int:
             """Count those that were told of its end; a reader here watches its own node, too."""
-            events = [frame for frame in zklock_proxy.frames if frame.kind is FrameKind.EVENT]
+            events = [frame for frame in behind.proxy.frames if frame.kind is FrameKind.EVENT]
             return sum(frame.path == grant.path for frame in events)
 
         holder.release()
@@ -332,18 +332,16 @@ class TestReadWrite:
         with pytest.raises(zklock.LockLost):
             writer.downgrade()
 
-    def test_many_of_both_kinds(
-        self, front: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
+    def test_many_of_both_kinds(self, places: Places) -> None:
         """Readers and writers of three sessions: nobody beside a writer, everybody served."""
         guard, inside = threading.Lock(), {True: 0, False: 0}
         tokens: list[FencingToken] = []
 
-        def work(client: Any, seed: int) -> None:
+        def work(place: Place, seed: int) -> None:
             for at in range(30):
                 write = (seed + at) % 3 == 0
-                kind = front.WriteLock if write else front.ReadLock
-                with kind(client, zklock_path, timeout=2 * SOON) as grant:
+                kind = place.WriteLock if write else place.ReadLock
+                with kind(timeout=2 * SOON) as grant:
                     with guard:
                         inside[write] += 1
                         assert inside[True] <= 1
@@ -355,8 +353,7 @@ class TestReadWrite:
                     with guard:
                         inside[write] -= 1
 
-        clients = [zklock_connect() for _ in range(3)]
-        results([run(work, each, seed) for seed, each in enumerate(clients * 3)], 4 * SOON)
+        results([run(work, each, seed) for seed, each in enumerate(places(3) * 3)], 4 * SOON)
         assert tokens == sorted(tokens)
 
 
@@ -396,13 +393,11 @@ class TestSemaphore:
         both.release()
         late.result(SOON).release()
 
-    def test_two_that_want_several_do_not_wait_for_each_other(
-        self, front: Any, zklock_connect: Connect, zklock_path: str
-    ) -> None:
+    def test_two_that_want_several_do_not_wait_for_each_other(self, places: Places) -> None:
         guard, out = threading.Lock(), [0]
 
-        def work(client: Any, permits: int) -> None:
-            semaphore = front.Semaphore(client, zklock_path, limit=4)
+        def work(place: Place, permits: int) -> None:
+            semaphore = place.Semaphore(limit=4)
             for _ in range(15):
                 granted(semaphore, timeout=2 * SOON, permits=permits)
                 with guard:
@@ -412,21 +407,18 @@ class TestSemaphore:
                     out[0] -= permits
                 semaphore.release()
 
-        clients = [zklock_connect() for _ in range(3)]
-        wanted = zip(clients * 2, itertools.cycle((3, 2, 1, 4)))
+        wanted = zip(places(3) * 2, itertools.cycle((3, 2, 1, 4)))
         results([run(work, *each) for each in wanted], 4 * SOON)
 
-    def test_a_permit_that_is_given_back_wakes_one(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_a_permit_that_is_given_back_wakes_one(self, behind: Behind, theirs: Place) -> None:
         semaphore = theirs.Semaphore(limit=2)
         held = [granted(semaphore), granted(semaphore)]
 
         def answered() -> bool:
-            return bool(zklock_proxy.counts.requests == zklock_proxy.counts.replies)
+            return bool(behind.proxy.counts.requests == behind.proxy.counts.replies)
 
         def told() -> set[int]:
-            events = [f for f in zklock_proxy.frames if f.kind is FrameKind.EVENT]
+            events = [f for f in behind.proxy.frames if f.kind is FrameKind.EVENT]
             return {frame.connection for frame in events}
 
         pending = [
@@ -434,13 +426,13 @@ class TestSemaphore:
             for number in range(1, 5)
         ]
         theirs.queued(3, "/leases")
-        zklock_proxy.wait_until(answered, SOON)
+        behind.proxy.wait_until(answered, SOON)
         assert told() == set()
         held[0].release()
         pending[0].result(SOON)
         theirs.queued(3, "/leases")
         theirs.queued(3, "/locks")
-        zklock_proxy.wait_until(answered, SOON)
+        behind.proxy.wait_until(answered, SOON)
         # The one that was granted, and the next, which is the first in the queue now.
         assert len(told()) == 2
         assert not any(each.done() for each in pending[1:])
@@ -594,15 +586,14 @@ class TestMultiLock:
         with multi:
             pass
 
-    def test_in_one_order(self, front: Any, zklock_connect: Connect, zklock_path: str) -> None:
-        def work(client: Any, order: tuple[str, ...]) -> None:
-            multi = several(Place(front, client, zklock_path), [*order])
+    def test_in_one_order(self, places: Places) -> None:
+        def work(place: Place, order: tuple[str, ...]) -> None:
+            multi = several(place, [*order])
             for _ in range(20):
                 granted(multi, timeout=2 * SOON)
                 multi.release()
 
-        clients = [zklock_connect() for _ in range(3)]
-        orders = zip(clients * 2, itertools.permutations(AT), strict=True)
+        orders = zip(places(3) * 2, itertools.permutations(AT), strict=True)
         results([run(work, *each) for each in orders], 4 * SOON)
 
     def test_of_any_kinds_and_clients(self, mine: Place, theirs: Place) -> None:
@@ -760,25 +751,20 @@ class TestMultiLock:
 
     @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.3}], ids=str)
     def test_of_an_ensemble_that_does_not_answer(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, how: dict[str, Any]
+        self, behind: Behind, theirs: Place, how: dict[str, Any]
     ) -> None:
         multi = theirs.front.MultiLock([theirs.Lock(), behind(timeout=30.0).Lock()])
-        zklock_proxy.hold(to_server=False)
+        behind.proxy.hold(to_server=False)
         with Stopwatch() as watch:
             assert multi.acquire(**how) is None
         assert watch.awake < bounded(2.0)
 
-    @pytest.mark.parametrize("clients", ["one", "two"])
+    @pytest.mark.parametrize("clients", [1, 2])
     def test_is_cancelled_just_before_it_waits(
-        self,
-        mine: Place,
-        theirs: Place,
-        zklock_connect: Connect,
-        monkeypatch: pytest.MonkeyPatch,
-        clients: str,
+        self, places: Places, theirs: Place, monkeypatch: pytest.MonkeyPatch, clients: int
     ) -> None:
         held = granted(theirs.Lock("/c"))
-        last = mine if clients == "one" else Place(mine.front, zklock_connect(), mine.path)
+        mine, *_, last = places(clients) * 2
         multi = mine.front.MultiLock([mine.Lock("/a"), mine.Lock("/b"), last.Lock("/c")])
         inner = vars(multi).get("_lock", multi)
         check = LockBase._check_own
@@ -796,9 +782,7 @@ class TestMultiLock:
         theirs.queued(1, "/c")
         held.release()
 
-    def test_is_given_back_without_waiting_in_between(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_is_given_back_without_waiting_in_between(self, behind: Behind, theirs: Place) -> None:
         kinds = {"/0": "Lock", "/1": "ReadLock", "/2": "WriteLock", "/3": "RLock", "/4": "Lock"}
         far = behind(timeout=60.0)
         multi = far.front.MultiLock([getattr(far, kind)(at) for at, kind in kinds.items()])
@@ -807,29 +791,27 @@ class TestMultiLock:
             (contender,) = theirs.Lock(at).contenders()
             assert (contender.path, contender.token) == (each.path, each.token)
             assert contender.session_id == each.session_id
-        mark = zklock_proxy.mark()
-        zklock_proxy.hold(to_server=False)
+        mark = behind.proxy.mark()
+        behind.proxy.hold(to_server=False)
         releasing = run(grant.release)
 
         def asked() -> int:
-            since = (it for it in zklock_proxy.frames if it.number > mark)
+            since = (it for it in behind.proxy.frames if it.number > mark)
             return sum(it.op == "delete" and it.kind is FrameKind.REQUEST for it in since)
 
         wait_for(lambda: asked() == 5, SOON)
-        zklock_proxy.release()
+        behind.proxy.release()
         releasing.result(SOON)
         all_gone(theirs, [*kinds])
 
     @pytest.mark.parametrize("how", [{"blocking": False}, {}], ids=str)
-    def test_asks_for_one_after_the_other(
-        self, behind: Behind, zklock_proxy: FaultProxy, how: dict[str, Any]
-    ) -> None:
+    def test_asks_for_one_after_the_other(self, behind: Behind, how: dict[str, Any]) -> None:
         """It asks for the next one when it has got one: of those that do not wait, one gets all."""
         multi = several(behind(timeout=60.0))
         multi.acquire().release()
-        mark = zklock_proxy.mark()
+        mark = behind.proxy.mark()
         multi.acquire(**how).release()
-        frames = [it for it in zklock_proxy.frames if it.number > mark and it.op == "create2"]
+        frames = [it for it in behind.proxy.frames if it.number > mark and it.op == "create2"]
         assert [it.kind for it in frames] == [FrameKind.REQUEST, FrameKind.REPLY] * 3
 
     def test_waits_with_nothing_behind_the_one_that_it_waits_for(
@@ -858,21 +840,21 @@ class TestMultiLock:
 
     @pytest.mark.parametrize("of", ["all", "one"])
     def test_is_cancelled_before_there_is_an_answer(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, of: str
+        self, behind: Behind, theirs: Place, of: str
     ) -> None:
         far = behind(timeout=60.0)
         locks = [far.Lock(each) for each in AT]
         multi = far.front.MultiLock(locks)
         with multi:
             pass
-        zklock_proxy.hold(to_server=False)
-        mark = zklock_proxy.mark()
+        behind.proxy.hold(to_server=False)
+        mark = behind.proxy.mark()
         pending = run(multi.acquire)
-        zklock_proxy.wait_for_frame(lambda it: it.op == "getChildren2", SOON, since=mark)
+        behind.proxy.wait_for_frame(lambda it: it.op == "getChildren2", SOON, since=mark)
         (multi if of == "all" else locks[1]).cancel()
         with pytest.raises(zklock.AcquireCancelled):
             pending.result(SOON)
-        zklock_proxy.release()
+        behind.proxy.release()
         all_gone(theirs)
         with multi:
             pass
@@ -1040,8 +1022,8 @@ class TestAbandoned:
         with pytest.raises((TypeError, ValueError), match="lock_delay"):
             mine.Lock(lock_delay=delay)
 
-    def test_costs_plain_locks_nothing(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
-        proxy, far = zklock_proxy, behind(timeout=60.0)
+    def test_costs_plain_locks_nothing(self, behind: Behind) -> None:
+        proxy, far = behind.proxy, behind(timeout=60.0)
         with far.Lock():
             proxy.wait_for_frame(lambda f: f.kind is FrameKind.REPLY and f.op == "multi", SOON)
         costs = []
@@ -1070,21 +1052,17 @@ class TestTidy:
         assert theirs.client.exists(mine.path) is not None  # who gives up tidies nothing
 
     @pytest.mark.parametrize("track", [False, True])
-    def test_no_error_reaches_anybody(
-        self, front: Any, zklock_connect: Connect, zklock_path: str, track: bool
-    ) -> None:
+    def test_no_error_reaches_anybody(self, places: Places, track: bool) -> None:
         tokens: list[FencingToken] = []
 
-        def work(client: Any, tidy: bool) -> None:
-            lock = front.Lock(
-                client, zklock_path, tidy=tidy, track_abandoned=track, timeout=2 * SOON
-            )
+        def work(place: Place, tidy: bool) -> None:
+            lock = place.Lock(tidy=tidy, track_abandoned=track, timeout=2 * SOON)
             for _ in range(25):
                 with lock as grant:
                     assert not grant.abandoned
                     tokens.append(grant.token)
 
-        results([run(work, zklock_connect(), number != 3) for number in range(4)], 4 * SOON)
+        results([run(work, place, at != 3) for at, place in enumerate(places(4))], 4 * SOON)
         assert len(tokens) == 100
         assert tokens == sorted(set(tokens))
 

@@ -22,12 +22,10 @@ def front() -> Threads:
     return Threads()
 
 
-def test_a_create_whose_reply_was_lost_is_found_h5(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-) -> None:
+def test_a_create_whose_reply_was_lost_is_found_h5(behind: Behind, theirs: Place) -> None:
     theirs.client.ensure_path(theirs.path)
     lock = behind().Lock()
-    fault = zklock_proxy.drop_after_request(op="create2")
+    fault = behind.proxy.drop_after_request(op="create2")
     grant = granted(lock)
     assert fault.answered
     assert grant.token.sequence == 0  # the same node: nothing was created twice
@@ -37,11 +35,9 @@ def test_a_create_whose_reply_was_lost_is_found_h5(
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
-def test_giving_up_at_any_moment_leaves_nothing(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, how: str
-) -> None:
+def test_giving_up_at_any_moment_leaves_nothing(behind: Behind, theirs: Place, how: str) -> None:
     lock = behind().Lock()
-    zklock_proxy.delay(0.002)  # so a grant surely takes a while
+    behind.proxy.delay(0.002)  # so a grant surely takes a while
     took = []
     for _ in range(5):
         began = time.monotonic()
@@ -71,26 +67,22 @@ def test_giving_up_at_any_moment_leaves_nothing(
     theirs.passes_on()
 
 
-def test_a_client_that_is_stopped_while_disconnected(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-) -> None:
+def test_a_client_that_is_stopped_while_disconnected(behind: Behind, theirs: Place) -> None:
     far = behind()
     lock = far.Lock()
     held = granted(lock)
     waiting = theirs.waits(far.Lock(), 2)
-    zklock_proxy.cut()
+    behind.proxy.cut()
     wait_for(lambda: not far.client.connected, SOON)
     far.client.stop()
     with pytest.raises(zklock.ClientClosed):
         waiting.result(SOON)
     assert not held.held
-    zklock_proxy.restore()
+    behind.proxy.restore()
     theirs.passes_on()
 
 
-def test_a_client_that_is_stopped_after_its_session_was_lost(
-    behind: Behind, zklock_proxy: FaultProxy
-) -> None:
+def test_a_client_that_is_stopped_after_its_session_was_lost(behind: Behind) -> None:
     def threads() -> set[threading.Thread]:
         return {each for each in threading.enumerate() if each.name == "zklock"}
 
@@ -100,7 +92,7 @@ def test_a_client_that_is_stopped_after_its_session_was_lost(
 
     def cut(state: str) -> None:
         if state == "LOST":
-            zklock_proxy.cut()
+            behind.proxy.cut()
             lost.set()
 
     far.client.add_listener(cut)
@@ -114,20 +106,18 @@ def test_a_client_that_is_stopped_after_its_session_was_lost(
     wait_for(lambda: threads() <= before, SOON, "the session's thread ends with its client")
 
 
-def test_a_session_that_expires_while_entering(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-) -> None:
+def test_a_session_that_expires_while_entering(behind: Behind, theirs: Place) -> None:
     theirs.client.ensure_path(theirs.path)
     far = behind()
     lock = far.Lock()
     granted(lock).release()
-    hold = zklock_proxy.hold_before_reply(op="create2")
+    hold = behind.proxy.hold_before_reply(op="create2")
     waiting = run(granted, lock)
     hold.wait(SOON)
     # Its contender is gone, its creation never heard of.
     expire_session(far.client.client_id, "{}:{}".format(*theirs.client.hosts[0]))
-    zklock_proxy.drop()
-    zklock_proxy.release()
+    behind.proxy.drop()
+    behind.proxy.release()
     grant = waiting.result(SOON)
     grant.verify()
     grant.release()

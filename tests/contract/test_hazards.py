@@ -115,14 +115,14 @@ def background(work: Callable[[], object], interval: float = 0.01) -> Iterator[N
 
 @against_kazoo("H4")
 def test_a_node_of_an_earlier_session_is_not_adopted(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
+    behind: Behind, theirs: Place, make: Make
 ) -> None:
     theirs.client.ensure_path(theirs.path)
     lock = make(behind())
-    lost = zklock_proxy.drop_before_request(
+    lost = behind.proxy.drop_before_request(
         op={"create", "create2"}, where=lambda frame: str(frame.path).startswith(f"{theirs.path}/")
     )
-    looking = zklock_proxy.hold_before_request(
+    looking = behind.proxy.hold_before_request(
         op={"sync", "getChildren"}, where=lambda frame: frame.path == theirs.path
     )
     acquiring = run(lock.acquire, timeout=SOON)
@@ -130,7 +130,7 @@ def test_a_node_of_an_earlier_session_is_not_adopted(
     looking.wait(SOON)
     # It looks just like one whose reply was lost before the session was replaced.
     stale = theirs.client.create(prefix, ephemeral=True, sequence=True)
-    zklock_proxy.release()
+    behind.proxy.release()
     wait_for(lambda: acquiring.done() or len(theirs.nodes()) == 2, SOON)
     assert not acquiring.done()
     theirs.client.delete(stale)
@@ -142,28 +142,28 @@ def test_a_node_of_an_earlier_session_is_not_adopted(
 
 @against_kazoo("H6")
 def test_a_holder_without_zookeeper_knows_in_time(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
+    behind: Behind, theirs: Place, make: Make
 ) -> None:
     lock = make(behind(timeout=4.0))
     assert lock.acquire(timeout=SOON)
-    zklock_proxy.cut()
+    behind.proxy.cut()
     with theirs.Lock():
         assert not lock.held
-    zklock_proxy.restore()
+    behind.proxy.restore()
 
 
 @against_kazoo("H7")
 def test_a_busy_holder_behind_a_black_hole_knows_in_time(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
+    behind: Behind, theirs: Place, make: Make
 ) -> None:
     far = behind(timeout=4.0)
     lock = make(far)
     assert lock.acquire(timeout=SOON)
     with background(lambda: far.client.exists_async("/")):
-        zklock_proxy.blackhole()
+        behind.proxy.blackhole()
         with theirs.Lock():
             assert not lock.held
-    zklock_proxy.restore()
+    behind.proxy.restore()
 
 
 @pytest.mark.hazard("H7")
@@ -192,19 +192,17 @@ def test_a_busy_client_behind_a_black_hole_goes_to_another_server(
 
 
 @against_kazoo("H8", raises=TimeoutError)
-def test_not_blocking_means_not_blocking(
-    behind: Behind, zklock_proxy: FaultProxy, make: Make
-) -> None:
+def test_not_blocking_means_not_blocking(behind: Behind, make: Make) -> None:
     far = behind()
     lock = make(far)
-    zklock_proxy.cut()
+    behind.proxy.cut()
     wait_for(lambda: not far.client.connected, SOON)
     acquiring: Future[bool] = run(lock.acquire, blocking=False)
     try:
         with Stopwatch() as watch:
             assert watch.result(acquiring, 2.0) is False
     finally:
-        zklock_proxy.restore()
+        behind.proxy.restore()
         acquiring.result(SOON)
         lock.release()
 
@@ -266,7 +264,7 @@ def test_a_cancel_is_over_once_it_is_done(mine: Place, make: Make) -> None:
 
 @against_kazoo("H12")
 def test_a_lost_connection_does_not_send_every_waiter_to_the_queue(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, make: Make
+    behind: Behind, theirs: Place, make: Make
 ) -> None:
     far = behind()
     with theirs.Lock():
@@ -277,18 +275,18 @@ def test_a_lost_connection_does_not_send_every_waiter_to_the_queue(
 
         waiting = [run(lock.acquire, timeout=SOON) for lock in locks]
         watches = sum(lock.watches for lock in locks)
-        zklock_proxy.wait_until(lambda: replies(zklock_proxy.frames, "getData") >= watches, SOON)
-        before = len(zklock_proxy.frames)
-        zklock_proxy.drop()
+        behind.proxy.wait_until(lambda: replies(behind.proxy.frames, "getData") >= watches, SOON)
+        before = len(behind.proxy.frames)
+        behind.proxy.drop()
 
         def again(*ops: str) -> int:
             """Count what was answered on the connections after the first one."""
-            return replies(zklock_proxy.frames[before:], *ops)
+            return replies(behind.proxy.frames[before:], *ops)
 
         def listings() -> int:
             return again("getChildren", "getChildren2")
 
-        zklock_proxy.wait_until(lambda: listings() > 0 or again("getData") >= watches, SOON)
+        behind.proxy.wait_until(lambda: listings() > 0 or again("getData") >= watches, SOON)
         listed = listings()
         for lock in locks:
             lock.cancel()
@@ -476,9 +474,7 @@ def test_a_waiter_whose_session_is_replaced_unannounced_queues_again(
 
 @pytest.mark.hazard("H21")
 @pytest.mark.parametrize("others", [1, 2])
-def test_no_grant_on_a_node_that_is_gone(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, others: int
-) -> None:
+def test_no_grant_on_a_node_that_is_gone(behind: Behind, theirs: Place, others: int) -> None:
     granted(theirs.Lock())
     for number in range(2, others + 1):
         theirs.waits(theirs.Lock(), number).add_done_callback(lambda it: it.result().abandon())
@@ -486,18 +482,18 @@ def test_no_grant_on_a_node_that_is_gone(
     waiting = theirs.waits(behind().Lock(on_lost=losses), others + 1)
     *_, before, own = theirs.nodes()
     last = own if others == 1 else before  # behind several, it does not watch its own
-    zklock_proxy.wait_for_frame(
+    behind.proxy.wait_for_frame(
         lambda frame: (
             (frame.kind, frame.op, frame.path)
             == (FrameKind.REPLY, "getData", f"{theirs.path}/{last}")
         ),
         SOON,
     )
-    zklock_proxy.hold(to_server=False)
+    behind.proxy.hold(to_server=False)
     theirs.client.delete(f"{theirs.path}/{own}")
     for name in theirs.nodes():
         delete(theirs.client, f"{theirs.path}/{name}")
-    zklock_proxy.release()
+    behind.proxy.release()
     grant = waiting.result(SOON)
     assert grant.path != f"{theirs.path}/{own}"
     grant.verify()

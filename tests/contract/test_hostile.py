@@ -394,19 +394,17 @@ class TestUnreadable:
                     lock.acquire()  # it would wait for nothing
         theirs.passes_on()
 
-    def test_for_others_only_costs_one_answer(
-        self, behind: Behind, other: Any, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_for_others_only_costs_one_answer(self, behind: Behind, other: Any) -> None:
         auth = [("digest", "owner:secret")]
         far = behind(timeout=60.0, default_acl=[SECRET], auth_data=auth)
         other.ensure_path(far.path)
         lock = far.Lock()
         granted(lock).release()
-        since = zklock_proxy.mark()
+        since = behind.proxy.mark()
         granted(lock).release()
         asked = [
             frame.op
-            for frame in zklock_proxy.frames
+            for frame in behind.proxy.frames
             if frame.number > since and frame.kind is FrameKind.REQUEST
         ]
         assert asked == ["create2", "getChildren2", "delete"]

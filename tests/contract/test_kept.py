@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 import pytest
 
 import zklock
-from tests.contract.fronts import Place
+from tests.contract.fronts import Behind, Place
 from tests.contract.support import (
     SOON,
     Losses,
@@ -23,9 +23,8 @@ from tests.contract.support import (
     run,
 )
 from zklock import LossReason, telemetry
-from zklock.testing import FaultProxy, expire_session, wait_for
+from zklock.testing import expire_session, wait_for
 
-Behind = Callable[..., Any]
 LONG = 600.0
 """Seconds for which a lock is kept: no test waits for their end."""
 
@@ -61,13 +60,13 @@ def mine(mine: Place) -> Keeping:
 
 @pytest.fixture
 def behind(behind: Behind) -> Behind:
-    """Return ``behind()``: the same, for a client behind the proxy."""
+    """The same, for a client behind the proxy."""
 
     def make(timeout: float = 30.0) -> Keeping:
         far = behind(timeout=timeout)
         return Keeping(far.front, far.client, far.path)
 
-    return make
+    return Behind(make, behind.proxy)
 
 
 @pytest.fixture
@@ -265,11 +264,11 @@ class TestStrangers:
         assert order == ["stranger", "here", "here", "here"]
 
     def test_are_seen_after_the_connection_was_lost(
-        self, behind: Behind, zklock_proxy: FaultProxy, other: Any, stranger: Any
+        self, behind: Behind, other: Any, stranger: Any
     ) -> None:
         far = behind()
         far.idle()
-        zklock_proxy.cut()
+        behind.proxy.cut()
 
         def take() -> bool:
             acquired = bool(stranger.acquire(timeout=SOON))
@@ -278,7 +277,7 @@ class TestStrangers:
 
         theirs = run(take)
         queued(other, far.path, 2)
-        zklock_proxy.restore()
+        behind.proxy.restore()
         assert theirs.result(SOON)
 
 
@@ -454,17 +453,15 @@ class TestLoss:
         wait_for(granted_after, SOON)
         assert len(losses.losses) == used
 
-    def test_an_idle_one_never_outlives_its_lease(
-        self, behind: Behind, zklock_proxy: FaultProxy, other: Any
-    ) -> None:
+    def test_an_idle_one_never_outlives_its_lease(self, behind: Behind, other: Any) -> None:
         far = behind(timeout=5.0)
         lock, losses = far(), Losses()
         token = far.idle(lock)
         grant = granted(far(on_lost=losses))
-        zklock_proxy.cut()
+        behind.proxy.cut()
         assert losses.one().reason is LossReason.LEASE_LAPSED
         assert run(lock.acquire, timeout=0.1).result(SOON) is None
-        zklock_proxy.restore()
+        behind.proxy.restore()
         passes_on(other, far.path)
         with lock as new:
             assert (new.token > token, grant.held) == (True, False)
@@ -475,12 +472,7 @@ class TestAConnectionInDoubt:
 
     @pytest.mark.parametrize("how", ["cut", "blackhole"])
     def test_a_stranger_waits_for_one_body_only(
-        self,
-        behind: Behind,
-        zklock_proxy: FaultProxy,
-        other: Any,
-        stranger: zklock.Lock,
-        how: str,
+        self, behind: Behind, other: Any, stranger: zklock.Lock, how: str
     ) -> None:
         far, late, order = behind(), threading.Event(), list[str]()
 
@@ -501,27 +493,27 @@ class TestAConnectionInDoubt:
                 its = far()
                 here.append(run(take, "here", its))
                 waits(its)
-            getattr(zklock_proxy, how)()
+            getattr(behind.proxy, how)()
             assert late.wait(SOON)
             theirs = run(take, "stranger", stranger)
             queued(other, far.path, 2)
             assert holder.held
             holder.release()
             here.append(run(take, "here", far()))
-            zklock_proxy.restore()
+            behind.proxy.restore()
             results([theirs, *here])
         assert order == ["stranger", "here", "here", "here"]
 
     def test_one_that_is_idle_is_had_again_once_the_connection_is_back(
-        self, behind: Behind, zklock_proxy: FaultProxy
+        self, behind: Behind
     ) -> None:
         far = behind()
         token = far.idle()
-        zklock_proxy.cut()
+        behind.proxy.cut()
         wait_for(lambda: not far.client.connected, SOON)
         assert run(far().acquire, blocking=False).result(SOON) is None
         waiting = run(granted, far())
-        zklock_proxy.restore()
+        behind.proxy.restore()
         grant = waiting.result(SOON)
         assert (grant.kept, grant.token) == (True, token)
 

@@ -31,7 +31,7 @@ from tests.contract.support import (
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock.fencing import ZooKeeperGuard, verify_owner
-from zklock.testing import FaultProxy, ZooKeeperServer, expire_session, four_letter, wait_for
+from zklock.testing import ZooKeeperServer, expire_session, four_letter, wait_for
 
 Connect = Callable[..., Any]
 
@@ -108,41 +108,34 @@ class TestNotBlocking:
     @pytest.mark.parametrize("state", ["disconnected", "silence"])
     @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.5}], ids=str)
     def test_is_bounded_without_zookeeper_h8(
-        self,
-        behind: Behind,
-        theirs: Place,
-        zklock_proxy: FaultProxy,
-        state: str,
-        how: dict[str, Any],
+        self, behind: Behind, theirs: Place, state: str, how: dict[str, Any]
     ) -> None:
         far = behind()
         lock = far.Lock()
         granted(lock).release()
         if state == "silence":
-            zklock_proxy.blackhole()
+            behind.proxy.blackhole()
         else:
-            zklock_proxy.cut()
+            behind.proxy.cut()
             wait_for(lambda: not far.client.connected, SOON)
         with Stopwatch() as watch:
             assert lock.acquire(**how) is None
         assert watch.total >= how.get("timeout", 0)
         assert watch.awake < how.get("timeout", 0) + BOUNDED
-        zklock_proxy.restore()
+        behind.proxy.restore()
         theirs.passes_on()
         granted(lock).release()
 
-    def test_release_is_bounded_without_zookeeper_h8(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_release_is_bounded_without_zookeeper_h8(self, behind: Behind, theirs: Place) -> None:
         lock = behind().Lock()
         granted(lock)
-        zklock_proxy.blackhole()
+        behind.proxy.blackhole()
         with Stopwatch() as watch:
             lock.release()
         assert watch.awake < BOUNDED
         assert not lock.held
         assert len(theirs.nodes()) == 1
-        zklock_proxy.restore()
+        behind.proxy.restore()
         theirs.passes_on()
 
 
@@ -159,19 +152,17 @@ class TestGivingUp:
             assert watch.awake < 3.0 + BOUNDED
             theirs.queued(1)
 
-    def test_by_a_cancel_while_disconnected(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_by_a_cancel_while_disconnected(self, behind: Behind, theirs: Place) -> None:
         far = behind()
         lock = far.Lock()
         with theirs.Lock():
             waiting = theirs.waits(lock, 2, timeout=None)
-            zklock_proxy.cut()
+            behind.proxy.cut()
             wait_for(lambda: not far.client.connected, SOON)
             with Stopwatch() as watch, pytest.raises(zklock.AcquireCancelled):
                 lock.cancel()
                 watch.result(waiting, BOUNDED)
-            zklock_proxy.restore()
+            behind.proxy.restore()
             theirs.queued(1)
 
 

@@ -84,48 +84,44 @@ class TestReasons:
             assert again.session_id != grant.session_id
         assert len(losses.losses) == 1
 
-    def test_session_expired_while_disconnected(
-        self, behind: Behind, zklock_proxy: FaultProxy, zklock_hosts: str
-    ) -> None:
+    def test_session_expired_while_disconnected(self, behind: Behind, zklock_hosts: str) -> None:
         losses, far = Losses(), behind(timeout=20.0)
         session = far.client.client_id
         grant = granted(far.Lock(on_lost=losses))
-        zklock_proxy.cut()
+        behind.proxy.cut()
         wait_for(lambda: not far.client.connected, SOON)
         expire_session(session, zklock_hosts)
         assert grant.held  # nobody can have told it
-        zklock_proxy.restore()
+        behind.proxy.restore()
         is_told_once(losses, grant, LossReason.SESSION_EXPIRED)
 
-    def test_lease_lapsed(self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy) -> None:
+    def test_lease_lapsed(self, behind: Behind, theirs: Place) -> None:
         losses, far = Losses(), behind(timeout=SESSION)
         losses.client = far.client
         lock = far.Lock(on_lost=losses)
         grant = granted(lock)
         cut = boottime()
-        zklock_proxy.cut()
+        behind.proxy.cut()
         loss = losses.one()
         assert losses.states == ["SUSPENDED"]
         assert cut < loss.lease_end <= loss.noticed <= losses.times[0] < loss.lease_end + NOTICE
         assert loss.lease_end <= cut + 2 / 3 * SESSION
         is_told_once(losses, grant, LossReason.LEASE_LAPSED)
-        zklock_proxy.restore()
+        behind.proxy.restore()
         theirs.gone()
         with lock as again:
             assert again.token > grant.token
         assert len(losses.losses) == 1
 
-    def test_lease_lapsed_of_a_session_that_lives_on(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_lease_lapsed_of_a_session_that_lives_on(self, behind: Behind, theirs: Place) -> None:
         losses, far = Losses(), behind(timeout=10.0)
         session = far.client.client_id[0]
         lock = far.Lock(on_lost=losses, lease_fraction=0.3)
         grant = granted(lock)
-        zklock_proxy.cut()
+        behind.proxy.cut()
         is_told_once(losses, grant, LossReason.LEASE_LAPSED)
         assert len(theirs.nodes()) == 1  # ZooKeeper still believes in it
-        zklock_proxy.restore()
+        behind.proxy.restore()
         theirs.passes_on()  # it is given back, not left to the session
         wait_for(lambda: far.client.connected, SOON)
         assert far.client.client_id[0] == session
@@ -169,7 +165,7 @@ def test_a_child_that_is_forked_on_a_thread_of_zklocks_ends_with_the_code_that_f
 
 
 class TestSuspended:
-    def test_is_not_lost(self, behind: Behind, zklock_proxy: FaultProxy) -> None:
+    def test_is_not_lost(self, behind: Behind) -> None:
         losses, far = Losses(), behind(timeout=10.0)
         warned: list[tuple[zklock.Grant, bool, str]] = []
         warning = threading.Event()
@@ -179,33 +175,33 @@ class TestSuspended:
             warning.set()
 
         with far.Lock(on_lost=losses, on_suspended=suspended) as grant:
-            zklock_proxy.drop()
+            behind.proxy.drop()
             assert warning.wait(SOON)
             assert warned == [(grant, True, "zklock-callback")]
             wait_for(lambda: far.client.connected, SOON)
             grant.verify()
             assert grant.held
         assert losses.losses == []
-        before = len(zklock_proxy.connections)
-        zklock_proxy.drop()
-        wait_for(lambda: len(zklock_proxy.connections) > before and far.client.connected, SOON)
+        before = len(behind.proxy.connections)
+        behind.proxy.drop()
+        wait_for(lambda: len(behind.proxy.connections) > before and far.client.connected, SOON)
         assert len(warned) == 1
 
 
 def test_a_stopping_client_holds_nothing_before_the_next_is_granted(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy
+    behind: Behind, theirs: Place
 ) -> None:
     losses, far = Losses(), behind()
     grant = granted(far.Lock(on_lost=losses))
     waiting = run(granted, theirs.Lock())
-    fault = zklock_proxy.hold_before_reply(op="closeSession")
+    fault = behind.proxy.hold_before_reply(op="closeSession")
     stopped = run(far.client.stop)
     fault.wait(SOON)
     # The server has ended the session, and the client has not heard of it yet.
     assert waiting.result(SOON).token > grant.token
     assert not grant.held
     assert grant.lost.wait(SOON)
-    zklock_proxy.release()
+    behind.proxy.release()
     stopped.result(SOON)
     loss = losses.one()
     assert loss.reason is LossReason.CLIENT_CLOSED

@@ -14,7 +14,7 @@ from tests.contract.fronts import Behind, Place
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, Child
 from tests.contract.test_election import crew, others, ours
-from zklock.testing import FaultProxy, FrameKind, wait_for
+from zklock.testing import FrameKind, wait_for
 
 __all__ = ["others", "ours"]
 
@@ -135,21 +135,19 @@ class TestElection:
                 pass
         assert [told(each)[0] for each in heard] == [[], ["a"], []]
 
-    def test_wakes_nobody_and_costs_one_read_a_change(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_wakes_nobody_and_costs_one_read_a_change(self, behind: Behind, theirs: Place) -> None:
         watching = behind(timeout=30.0).LeaderElection()
         names = [f"m{at:02}" for at in range(30)]
         with crew(theirs, *names), watching.membership_changes() as changes:
             eyes = Eyes(changes)
             eyes.until(set(names))
-            before = len(zklock_proxy.frames)
+            before = len(behind.proxy.frames)
             with crew(theirs, "late"):
                 eyes.until({*names, "late"})
             eyes.until(set(names))
             nodes = [
                 frame
-                for frame in zklock_proxy.frames[before:]
+                for frame in behind.proxy.frames[before:]
                 if frame.kind is FrameKind.REQUEST and "-latch-" in (frame.path or "")
             ]
             assert 1 <= len(nodes) <= 4, nodes
@@ -159,12 +157,7 @@ class TestTroubles:
     @LASTING
     @pytest.mark.parametrize("ends", [False, True], ids=["cut", "session"])
     def test_what_happens_while_the_connection_is_cut(
-        self,
-        behind: Behind,
-        theirs: Place,
-        zklock_proxy: FaultProxy,
-        zklock_expire_session: Any,
-        ends: bool,
+        self, behind: Behind, theirs: Place, zklock_expire_session: Any, ends: bool
     ) -> None:
         far = behind(timeout=30.0)
         with ExitStack() as stack:
@@ -173,7 +166,7 @@ class TestTroubles:
             leaving.enter_context(crew(theirs, "a", "b"))
             eyes.until({"a", "b"})
             session = far.client.client_id
-            zklock_proxy.cut()
+            behind.proxy.cut()
             leaving.close()
             (late,) = stack.enter_context(crew(theirs, "c"))
             late.election.set_payload("c2")
@@ -182,7 +175,7 @@ class TestTroubles:
                     pass
             if ends:
                 zklock_expire_session(session)
-            zklock_proxy.restore()
+            behind.proxy.restore()
             eyes.until({"c"})
             wait_for(lambda: eyes.look()["c"].payload == b"c2", SOON)
 

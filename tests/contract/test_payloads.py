@@ -11,7 +11,7 @@ from tests.contract.fronts import Behind, Place
 from tests.contract.lasting import LASTING
 from tests.contract.support import SOON, gone, queued, run
 from zklock.fencing import verify_owner
-from zklock.testing import FaultProxy, expire_session, wait_for
+from zklock.testing import expire_session, wait_for
 
 
 def said(election: Any) -> list[tuple[str, bytes]]:
@@ -78,18 +78,16 @@ class TestElection:
                 election.set_payload(payload)
         assert election.payload == b"first"
 
-    def test_while_the_connection_is_cut(
-        self, behind: Behind, other: Any, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_while_the_connection_is_cut(self, behind: Behind, other: Any) -> None:
         election = behind(timeout=30.0).LeaderElection(identity="a", payload="first")
         onlooker = zklock.LeaderElection(other, election.path)
         leadership = election.acquire(timeout=SOON)
         with onlooker.changes() as changes:
             assert changes.next(SOON) is not None
-            zklock_proxy.cut()
+            behind.proxy.cut()
             with pytest.raises(zklock.NoAnswer):
                 election.set_payload("lost?", timeout=0.2)
-            zklock_proxy.restore()
+            behind.proxy.restore()
             election.set_payload("second", timeout=SOON)
             assert said(onlooker) == [("a", b"second")]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.fronts import Behind, Place
+from tests.contract.fronts import Behind, Place, Places
 from tests.contract.support import SOON, granted, results, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
@@ -42,22 +42,22 @@ class TestLimit:
     @pytest.mark.parametrize("step", STEPS)
     @pytest.mark.parametrize("way", ["request", "reply"])
     def test_is_kept_whenever_it_is_lowered(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy, step: int, way: str
+        self, behind: Behind, theirs: Place, step: int, way: str
     ) -> None:
         slow = behind()
         holder = theirs.Semaphore(limit=3)
         first = granted(holder)
-        hold = getattr(zklock_proxy, f"hold_before_{way}")
+        hold = getattr(behind.proxy, f"hold_before_{way}")
         held = hold(step, where=lambda frame: frame.op == "multi" or slow.path in str(frame.path))
         pending = run(granted, slow.Semaphore(limit=None))
         wait_for(lambda: pending.done() or held.frame is not None, SOON)
         holder.set_limit(1)
         given = len(theirs.nodes("/leases")) == 2 and not theirs.nodes("/locks")
-        zklock_proxy.release()
+        behind.proxy.release()
         if given:
             pending.result(SOON).release()
         else:
-            waits(zklock_proxy, slow.path)
+            waits(behind.proxy, slow.path)
             assert not pending.done()
         first.release()
         if not given:
@@ -84,17 +84,17 @@ class TestLimit:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.3}], ids=str)
 def test_every_acquire_is_bounded_without_a_connection(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, step: int, how: dict[str, Any]
+    behind: Behind, theirs: Place, step: int, how: dict[str, Any]
 ) -> None:
     slow = behind()
     granted(theirs.Semaphore(limit=1)).release()
-    zklock_proxy.hold_before_request(
+    behind.proxy.hold_before_request(
         step, where=lambda frame: frame.op == "multi" or slow.path in str(frame.path)
     )
     with Stopwatch() as watch:
         grant = slow.Semaphore(limit=1).acquire(**how)
     assert watch.awake < BOUNDED
-    zklock_proxy.restore()
+    behind.proxy.restore()
     if grant is not None:
         assert grant.held
         grant.release()
@@ -105,16 +105,11 @@ class TestIdlePermits:
     @pytest.mark.hazard("H35")
     @pytest.mark.parametrize("callers", [2, 8])
     def test_are_given_to_those_who_do_not_wait(
-        self,
-        front: Any,
-        zklock_connect: Any,
-        theirs: Place,
-        callers: int,
-        monkeypatch: pytest.MonkeyPatch,
+        self, places: Places, callers: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # A busy machine may need more than a second.
         monkeypatch.setattr("zklock._core.holdings.MOMENT", SOON)
-        two = [Place(front, zklock_connect(timeout=3 * SOON), theirs.path) for _ in range(2)]
+        two = places(2, timeout=3 * SOON)
         semaphores = [two[number % 2].Semaphore(limit=callers) for number in range(callers)]
         for _ in range(5):
             begin = threading.Barrier(callers)
@@ -128,7 +123,7 @@ class TestIdlePermits:
             assert semaphores[0].acquire(blocking=False) is None
             for grant in grants:
                 grant.release()
-        is_free(theirs, callers)
+        is_free(two[0], callers)
 
     def test_are_not_waited_for_where_there_are_none(self, mine: Place, theirs: Place) -> None:
         """Somebody who wants more than there are has gathered them."""
@@ -139,17 +134,15 @@ class TestIdlePermits:
         many.result(SOON).release()
         is_free(theirs, 3)
 
-    def test_that_are_taken_meanwhile(
-        self, behind: Behind, theirs: Place, zklock_proxy: FaultProxy
-    ) -> None:
+    def test_that_are_taken_meanwhile(self, behind: Behind, theirs: Place) -> None:
         """One that does not wait is told as soon as the one before it has the last permit."""
         slow = behind()
         theirs.Semaphore(limit=1).set_limit(1)
-        leaves = zklock_proxy.hold_before_request(op="multi")
+        leaves = behind.proxy.hold_before_request(op="multi")
         before = run(granted, slow.Semaphore(limit=1))
         leaves.wait(SOON)
         hasty = run(theirs.Semaphore(limit=1).acquire, blocking=False)
         assert hasty.result(SOON) is None
-        zklock_proxy.release()
+        behind.proxy.release()
         before.result(SOON).release()
         is_free(theirs, 1)

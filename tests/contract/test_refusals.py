@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.fronts import Place, Threads
+from tests.contract.fronts import Behind, Place, Threads
 from tests.contract.refusing import CREATE2, DELETE, GET_CHILDREN2, MULTI, SYNC, Refusing
 from tests.contract.support import SOON, attempts_of, granted, passes_on, run
 from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 Connect = Callable[..., Any]
-Behind = Callable[..., Place]
 
 MAX_PATH = 256 * 1024
 """The most bytes that a path may have."""
@@ -86,10 +85,10 @@ def test_a_deletion_that_is_refused_hands_nothing_on(
     "fault", ["drop_before_request", "drop_after_request", "drop_before_reply", "drop_after_reply"]
 )
 def test_a_deletion_that_is_lost_hands_on_what_was_deleted(
-    behind: Behind, theirs: Place, zklock_proxy: FaultProxy, fault: str
+    behind: Behind, theirs: Place, fault: str
 ) -> None:
     armed: list[Any] = []
-    arm = getattr(zklock_proxy, fault)
+    arm = getattr(behind.proxy, fault)
     handed_on(behind(), theirs, lambda: armed.append(arm(op="delete")))
     assert armed[0].fired.is_set()
 
