@@ -12,7 +12,7 @@ from kazoo.recipe.lock import Lock as KazooLock, ReadLock as KazooReadLock
 
 import zklock
 from tests.contract.fronts import Place, Threads
-from tests.contract.support import SOON, granted, kazoo_client, results, run
+from tests.contract.support import SOON, granted, kazoo_client, run
 
 pytestmark = pytest.mark.hazard("H20")
 
@@ -150,26 +150,3 @@ def test_locks_of_kazoo_take_turns_with_ours(
         grant.release()
         assert theirs[1].acquire(timeout=SOON)
         theirs[1].release()
-
-
-def test_many_of_both_exclude_each_other(
-    zklock_connect: Callable[..., Any], zklock_hosts: str, zklock_path: str
-) -> None:
-    inside: list[str] = []
-    overlaps: list[list[str]] = []
-
-    def work(lock: Any, name: str) -> int:
-        for _ in range(10):
-            with lock:
-                inside.append(name)
-                if len(inside) != 1:
-                    overlaps.append(list(inside))
-                inside.remove(name)
-        return 10
-
-    with kazoo_client(zklock_hosts) as client:
-        locks = [KazooLock(client, zklock_path, extra_lock_patterns=["-lock-"]) for _ in range(4)]
-        locks += [zklock.Lock(zklock_connect(), zklock_path) for _ in range(4)]
-        working = [run(work, lock, f"{number}") for number, lock in enumerate(locks)]
-        assert sum(results(working)) == 80
-    assert not overlaps

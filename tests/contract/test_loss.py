@@ -26,7 +26,6 @@ from tests.contract.support import (
     boottime,
     freeze,
     granted,
-    in_another_session,
     passes_on,
     queued,
     results,
@@ -67,23 +66,6 @@ def is_told_once(losses: Losses, grant: zklock.Grant, reason: LossReason) -> Non
 
 
 class TestReasons:
-    def test_session_expired(self, mine: Place) -> None:
-        losses, client = Losses(), mine.client
-        lock = mine.Lock(on_lost=losses)
-        grant = granted(lock)
-        expire_session(client)
-        losses.one()
-        # ZooKeeper deletes the nodes first; who watches them can be told of that alone.
-        reason = losses.losses[0].reason
-        assert reason in {LossReason.SESSION_EXPIRED, LossReason.NODE_DELETED}
-        is_told_once(losses, grant, reason)
-        with pytest.raises(zklock.LockLost):
-            lock.release()
-        wait_for(lambda: in_another_session(client, grant.session_id), SOON)
-        with lock as again:
-            assert again.session_id != grant.session_id
-        assert len(losses.losses) == 1
-
     def test_session_expired_while_disconnected(self, behind: Behind, zklock_hosts: str) -> None:
         losses, far = Losses(), behind(timeout=20.0)
         session = far.client.client_id
