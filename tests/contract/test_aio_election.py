@@ -410,35 +410,27 @@ class TestCancelling:
         asyncio.run(main())
         theirs.gone()
 
-    def test_a_loop_that_is_dropped_at_its_election_leaves_nobody(
-        self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        lock = zklock.Lock(theirs.client, theirs.path)
-        loop = asyncio.new_event_loop()
-        election = mine.LeaderElection()
-        with lock:
-            task = loop.create_task(election.run(lead_on))
-            loop.run_until_complete(aside(theirs.queued, 2))
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
-        theirs.gone()
-        # Nobody awaits it any more, on purpose.
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-    def test_a_loop_that_is_closed_in_a_term_leaves_nobody(
-        self, mine: Place, theirs: Place
+    @pytest.mark.parametrize("when", ["it waits", "it leads"])
+    def test_a_loop_that_is_closed_leaves_nobody(
+        self, mine: Place, theirs: Place, when: str
     ) -> None:
         loop = asyncio.new_event_loop()
         election = mine.LeaderElection()
 
         async def main() -> None:
             running = asyncio.create_task(election.run(lead_on))
-            await until(lambda: election.is_leader)
+            if when == "it leads":
+                await until(lambda: election.is_leader)
+            else:
+                await aside(theirs.queued, 2)
             assert not running.done()
 
-        loop.run_until_complete(main())
-        left = asyncio.all_tasks(loop)
-        loop.close()
+        before = zklock.Lock(theirs.client, theirs.path)
+        with before if when == "it waits" else contextlib.nullcontext():
+            loop.run_until_complete(main())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            left = asyncio.all_tasks(loop)
+            loop.close()
         theirs.gone()
         assert not election.is_leader
         for task in left:  # nobody awaits them any more, on purpose

@@ -37,11 +37,6 @@ from zklock.token import FencingToken
 Connect = Callable[..., Any]
 
 
-@pytest.fixture
-def client(zklock_connect: Connect) -> Any:
-    return zklock_connect()
-
-
 def in_thread(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call on another thread, and wait for what comes of it."""
     return run(call, *args, **kwargs).result(SOON)

@@ -21,12 +21,12 @@ from tests.chaos import checker
 from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
 from tests.contract import workers
-from tests.contract.fronts import Steps
+from tests.contract.fronts import Place, Steps
 from tests.contract.support import SOON, boottime, children, freeze, gone, now_of, tree
 from tests.contract.workers import Front, Join, joining
 from tests.modes import repeated
 from zklock import aio
-from zklock.testing import FaultProxy, wait_for
+from zklock.testing import FaultProxy, expire_session, wait_for
 
 SHARDS = 24
 
@@ -106,13 +106,11 @@ def held_up(event: threading.Event) -> Callable[..., Steps]:
     return body
 
 
-def test_clients_of_either_sort(
-    front: Front, client: Any, zklock_path: str, session_seconds: float
-) -> None:
+def test_clients_of_either_sort(mine: Place, session_seconds: float) -> None:
     options: dict[str, Any] = {}
-    if not isinstance(client.handler, zklock.Handler):
+    if not isinstance(mine.client.handler, zklock.Handler):
         options["session_timeout"] = session_seconds
-    with front.pool(client, zklock_path, shards=SHARDS, **options) as pool:
+    with mine.pool(shards=SHARDS, **options) as pool:
         shared(pool)
         assert not pool.drain(0.0) or not pool.owned()
         assert pool.drain(SOON)
@@ -160,12 +158,10 @@ def test_drain_and_resume(join: Join) -> None:
     shared(one)
 
 
-def test_drained_before_it_joins(
-    front: Front, join: Join, zklock_connect: Callable[..., Any], zklock_path: str
-) -> None:
+def test_drained_before_it_joins(join: Join, mine: Place) -> None:
     one = join("a")
     shared(one)
-    two = front.pool(zklock_connect(), zklock_path, identity="b")
+    two = mine.pool(identity="b")
     assert two.drain()
     two.set_capacity(3.0)
     two.start()
@@ -191,12 +187,10 @@ def test_shards_come_and_go(join: Join) -> None:
     shared(one, two, late, total=5)
 
 
-def test_assignment(
-    front: Front, join: Join, zklock_connect: Callable[..., Any], zklock_path: str
-) -> None:
+def test_assignment(join: Join, mine: Place) -> None:
     one, two = join("a"), join("b")
     shared(one, two)
-    outside = front.pool(zklock_connect(), zklock_path)
+    outside = mine.pool()
     expected = {
         number: (name, grant.token)
         for name, pool in (("a", one), ("b", two))
@@ -278,9 +272,7 @@ def test_what_does_not_end_keeps_its_shard(front: Front, join: Join, what: str) 
     shared(two, total=2)
 
 
-def test_a_session_lost_and_another(
-    front: Front, join: Join, zklock_expire_session: Any, zklock_connect: Any
-) -> None:
+def test_a_session_lost_and_another(join: Join, mine: Place) -> None:
     """The grants are lost, the handlers told; in the new session the worker is a member again.
 
     What was assigned to it in the former session it does not take: each shard is had again once.
@@ -296,17 +288,16 @@ def test_a_session_lost_and_another(
             if not shard.held:
                 stopped.append(shard.number)
 
-    client = zklock_connect()
     one = join(
         "a",
-        client=client,
-        handler=front.script(handle),
+        client=mine.client,
+        handler=mine.front.script(handle),
         on_assigned=lambda shard, grant: assigned.append(shard),
         on_revoked=lambda shard, grant: revoked.append(grant.held),
     )
     shared(one)
     before = {number: grant.token for number, grant in one.owned().items()}
-    zklock_expire_session(client)
+    expire_session(mine.client)
     wait_for(lambda: len(stopped) == SHARDS, SOON, lambda: f"{len(stopped)} were told")
     wait_for(lambda: len(revoked) == SHARDS, SOON, lambda: f"{len(revoked)} were revoked")
     shared(one)
@@ -406,7 +397,7 @@ def test_an_executor_of_the_user(join: Join) -> None:
         assert executor.submit(lambda: "still mine").result(SOON) == "still mine"
 
 
-def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str) -> None:
+def test_a_loop_of_the_user(client: Any, zklock_path: str) -> None:
     ended: list[int] = []
 
     async def handle(shard: aio.Shard) -> None:
@@ -414,13 +405,8 @@ def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str
         ended.append(shard.number)
 
     async def main() -> None:
-        pool = zklock.WorkerPool(
-            zklock_connect(),
-            zklock_path,
-            shards=SHARDS,
-            handler=handle,
-            executor=asyncio.get_running_loop(),
-        )
+        options: dict[str, Any] = {"handler": handle, "executor": asyncio.get_running_loop()}
+        pool = zklock.WorkerPool(client, zklock_path, shards=SHARDS, **options)
         await asyncio.to_thread(pool.start)
         await asyncio.to_thread(wait_for, lambda: len(pool.owned()) == SHARDS, SOON, "all owned")
         await asyncio.to_thread(pool.stop)
@@ -429,7 +415,7 @@ def test_a_loop_of_the_user(zklock_connect: Callable[..., Any], zklock_path: str
     assert sorted(ended) == list(range(SHARDS))
 
 
-def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str) -> None:
+def test_a_loop_of_the_user_that_is_closed(client: Any, zklock_path: str) -> None:
     """It leaves handlers that never end. The shards are given up, whatever ``on_error`` is."""
     running: list[int] = []
 
@@ -438,14 +424,8 @@ def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str
         await shard.should_stop.wait()
 
     loop = asyncio.new_event_loop()
-    pool = zklock.WorkerPool(
-        zklock_connect(),
-        zklock_path,
-        shards=SHARDS,
-        handler=handle,
-        executor=loop,
-        on_error="stop",
-    )
+    options: dict[str, Any] = {"handler": handle, "executor": loop, "on_error": "stop"}
+    pool = zklock.WorkerPool(client, zklock_path, shards=SHARDS, **options)
 
     async def main() -> None:
         await asyncio.to_thread(pool.start)
@@ -458,23 +438,19 @@ def test_a_loop_of_the_user_that_is_closed(zklock_connect: Any, zklock_path: str
 
 
 def test_a_failing_handler_is_called_again(
-    front: Front,
-    join: Join,
-    zklock_connect: Callable[..., Any],
-    caplog: pytest.LogCaptureFixture,
+    join: Join, mine: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = zklock_connect()
     times: list[float] = []
 
     def handle(shard: zklock.Shard) -> Steps:
-        times.append(now_of(client))
+        times.append(now_of(mine.client))
         if len(times) < 5:
             raise ValueError("the handler's own")
         yield shard.should_stop
 
     with caplog.at_level(logging.ERROR):
-        script = front.script(handle)
-        one = join("a", client=client, shards=1, handler=script, retry=(0.05, 10.0))
+        script = mine.front.script(handle)
+        one = join("a", client=mine.client, shards=1, handler=script, retry=(0.05, 10.0))
         wait_for(lambda: len(times) == 5, SOON, "called again")
         one.stop()
     pauses = [later - sooner for sooner, later in pairwise(times)]
@@ -515,27 +491,20 @@ def test_callbacks_that_raise_hold_nothing_up(
         handled.append(shard.number)
         yield 0.0
 
-    one = join(
-        "a",
-        shards=3,
-        on_assigned=fail,
-        on_revoked=front.script(fail_later),
-        handler=front.script(handle),
-    )
+    later, handler = front.script(fail_later), front.script(handle)
+    one = join("a", shards=3, on_assigned=fail, on_revoked=later, handler=handler)
     wait_for(lambda: len(handled) == 3, SOON, "handled")
     one.stop()
     for what in ("on_assigned", "on_revoked"):
         assert sum(f"{what} of shard" in it.message for it in caplog.records) == 3
 
 
-def test_a_stop_that_may_not_wait_finds_nothing_stuck_where_nobody_works(
-    front: Front, zklock_client: Any, zklock_path: str
-) -> None:
-    one = front.pool(zklock_client, zklock_path, identity="a", shards=2)
+def test_a_stop_that_may_not_wait_finds_nothing_stuck_where_nobody_works(mine: Place) -> None:
+    one = mine.pool(identity="a", shards=2)
     one.drain()
     one.start()
     one.stop(0.0)
-    gone(zklock_client, f"{zklock_path}/members")
+    mine.gone("/members")
 
 
 def test_stopped_in_the_middle_of_everything(
@@ -553,10 +522,7 @@ def test_stopped_in_the_middle_of_everything(
             gone(zklock_client, f"{zklock_path}/shards/{number}")
 
 
-def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
-    def make(**options: Any) -> Any:
-        return front.pool(zklock_client, zklock_path, **options)
-
+def test_wrong_use(mine: Place) -> None:
     async def awaits(shard: aio.Shard) -> None: ...
 
     def generates(shard: zklock.Shard) -> Iterator[None]:
@@ -580,7 +546,7 @@ def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
     )
     for options in values:
         with pytest.raises(ValueError, match=r"."):
-            make(**options)
+            mine.pool(**options)
     types: tuple[dict[str, Any], ...] = (
         {"shards": "64"},
         {"shards": True},
@@ -599,8 +565,8 @@ def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
     )
     for options in types:
         with pytest.raises(TypeError):
-            make(**options)
-    pool = make()
+            mine.pool(**options)
+    pool = mine.pool()
     with pytest.raises(ValueError, match="capacity"):
         pool.set_capacity(-1)
     with pytest.raises(TypeError, match="shards"):
@@ -610,7 +576,7 @@ def test_wrong_use(front: Front, zklock_client: Any, zklock_path: str) -> None:
         pool.start()
     with pytest.raises(zklock.ZkLockError, match="started before"):
         pool.start()
-    assert children(zklock_client, zklock_path) != []
+    assert mine.nodes() != []
 
 
 # Processes that crash and stand still.

@@ -46,18 +46,6 @@ def late() -> Iterator[Any]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture
-def client(zklock_hosts: str) -> Iterator[Any]:
-    with zklock.connect(zklock_hosts) as client:
-        yield client
-
-
-@pytest.fixture
-def other(zklock_hosts: str) -> Iterator[Any]:
-    with zklock.connect(zklock_hosts) as other:
-        yield other
-
-
 KINDS = ["Lock", "RLock", "ReadLock", "WriteLock", "Semaphore", "MultiLock", "LeaderElection"]
 TASK_KINDS = ["Lock", "RLock", "Semaphore", "MultiLock", "LeaderElection"]
 WAYS: dict[str, Callable[[Any], Any]] = {

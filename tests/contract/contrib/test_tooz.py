@@ -234,6 +234,17 @@ def test_standing_by_writes_nothing(start: Start, zklock_client: Any, zklock_pat
     assert second.get_leader(b"all").get() == b"first"
 
 
+def leading(start: Start) -> tuple[Any, Any, Any]:
+    """Return a coordinator that leads a group, the lock that it has, and another coordinator."""
+    first, second = start(b"first"), start(b"second")
+    first.create_group(b"all").get()
+    first.watch_elected_as_leader(b"all", lambda event: None)
+    first.run_watchers()
+    lock = first.get_lock(b"report")
+    assert lock.acquire()
+    return first, lock, second
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, zklock.LockLost, zklock.NoAnswer])
 @pytest.mark.parametrize("at", ["verify", "release"])
 def test_an_interrupted_release_leaves_nothing_held(
@@ -242,12 +253,7 @@ def test_an_interrupted_release_leaves_nothing_held(
     def struck(*args: object) -> None:
         raise error("the time is over")
 
-    first, second = start(b"first"), start(b"second")
-    first.create_group(b"all").get()
-    first.watch_elected_as_leader(b"all", lambda event: None)
-    first.run_watchers()
-    lock = first.get_lock(b"report")
-    assert lock.acquire()
+    first, lock, second = leading(start)
     leads = first.leadership(b"all")
     with monkeypatch.context() as patch:
         patch.setattr(zklock.Grant, at, struck)
@@ -262,12 +268,7 @@ def test_an_interrupted_release_leaves_nothing_held(
 
 def test_what_cannot_be_given_back_on_a_thread_is_still_held(start: Start) -> None:
     """A thread of kazoo's cannot wait for the answer; another one gives it back."""
-    first, second = start(b"first"), start(b"second")
-    first.create_group(b"all").get()
-    first.watch_elected_as_leader(b"all", lambda event: None)
-    first.run_watchers()
-    lock = first.get_lock(b"report")
-    assert lock.acquire()
+    first, lock, second = leading(start)
     refused: SimpleQueue[BaseException | None] = SimpleQueue()
     for call in (lock.release, lambda: first.stand_down_group_leader(b"all")):
 
@@ -289,13 +290,8 @@ def test_what_cannot_be_given_back_on_a_thread_is_still_held(start: Start) -> No
 
 
 def test_stopping_gives_everything_back_at_once(start: Start) -> None:
-    first, second = start(b"first"), start(b"second")
-    first.create_group(b"all").get()
+    first, lock, second = leading(start)
     first.join_group(b"all").get()
-    first.watch_elected_as_leader(b"all", lambda event: None)
-    first.run_watchers()
-    lock = first.get_lock(b"report")
-    assert lock.acquire()
     first.stop()
     assert not lock.acquired
     with pytest.raises(tooz.ToozError, match="not started"):
