@@ -409,6 +409,18 @@ def secured(
 
 
 @pytest.fixture
+def path(secured: ZooKeeperServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A path of ``secured``."""
+    name = f"/{abs(hash(request.node.nodeid)):x}"
+    with kazoo_client(secured.hosts) as client:
+        client.create(name)
+        yield name
+        for child in client.get_children(name):  # what is below them may be private
+            client.delete(f"{name}/{child}")
+        client.delete(name)
+
+
+@pytest.fixture
 def administered() -> Iterator[tuple[ZooKeeperServer, int]]:
     """A server that obeys no four-letter word but ``srvr``, and its admin server's port."""
     (port,) = free_ports()

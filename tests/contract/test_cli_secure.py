@@ -16,7 +16,7 @@ import pytest
 
 import zklock
 from tests.contract.secure import PASSWORD, USER, Authority
-from tests.contract.support import ROOT, kazoo_client
+from tests.contract.support import ROOT
 from tests.contract.test_cli import ZKLOCK, Commands
 from zklock.cli.view import servers
 from zklock.testing import ZooKeeperServer, wait_for
@@ -44,8 +44,8 @@ LONG = 100.0
 class Patient(Commands):
     """Sessions outlive the stalls of a busy machine, and a command may start others."""
 
-    def __init__(self, hosts: str) -> None:
-        super().__init__(hosts)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.environ |= {"ZKLOCK_SESSION_TIMEOUT": "40", "ZKLOCK_CONNECT_TIMEOUT": "60"}
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
@@ -55,30 +55,16 @@ class Patient(Commands):
 
 
 @pytest.fixture
-def zk(secured: ZooKeeperServer) -> Iterator[Commands]:
-    commands = Patient(secured.hosts)
+def zk(secured: ZooKeeperServer, path: str, tmp_path: Path) -> Iterator[Commands]:
+    commands = Patient(secured.hosts, path, tmp_path)
     yield commands
     commands.close()
-
-
-@pytest.fixture
-def path(secured: ZooKeeperServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = f"/{abs(hash(request.node.nodeid)):x}"
-    with kazoo_client(secured.hosts) as client:
-        client.create(name)
-        yield name
-        for child in client.get_children(name):  # what is below them may be private
-            client.delete(f"{name}/{child}")
-        client.delete(name)
 
 
 def settings_of(way: str, authority: Authority, folder: Path) -> dict[str, Any]:
     """Return the settings for a way to be safe; secrets stand in files."""
     tls = {"tls": True, "tls-ca": str(authority.certificate)}
-    sasl = {
-        "sasl-user": USER,
-        "sasl-password-file": private(folder / "password", PASSWORD),
-    }
+    sasl = {"sasl-user": USER, "sasl-password-file": private(folder / "password", PASSWORD)}
     ways: dict[str, dict[str, Any]] = {
         "TLS": tls,
         "mutual TLS": tls | {"tls-cert": str(authority.certify("client"))},
@@ -130,13 +116,13 @@ def give(settings: dict[str, Any], place: str, zk: Commands, folder: Path) -> li
 
 @pytest.mark.parametrize(("way", "place"), CASES)
 def test_a_command_connects_and_so_do_those_that_it_runs(
-    way: str, place: str, zk: Commands, path: str, authority: Authority, tmp_path: Path
+    way: str, place: str, zk: Commands, authority: Authority
 ) -> None:
-    lock = f"{path}/private"
-    settings = settings_of(way, authority, tmp_path)
+    lock = f"{zk.path}/private"
+    settings = settings_of(way, authority, zk.folder)
     if way != "TLS":
         settings["acl"] = "creator"
-    options = give(settings, place, zk, tmp_path)
+    options = give(settings, place, zk, zk.folder)
     command = ["run", *options, lock, "--", *ZKLOCK, "check"]
     assert zk.run(*command) == (0, "", "")
     if options:  # they may stand before the command, too
@@ -148,17 +134,17 @@ def test_a_command_connects_and_so_do_those_that_it_runs(
 @pytest.mark.parametrize("place", ["options", "environment", "file"])
 @pytest.mark.parametrize("way", ["SASL", "digest"])
 def test_no_secret_is_seen_by_others(
-    way: str, place: str, zk: Commands, path: str, authority: Authority, tmp_path: Path
+    way: str, place: str, zk: Commands, authority: Authority
 ) -> None:
-    options = give(settings_of(way, authority, tmp_path), place, zk, tmp_path)
+    options = give(settings_of(way, authority, zk.folder), place, zk, zk.folder)
     running = zk.start(
-        "run", "-v", *options, f"{path}/lock", "--", "sh", "-c", "echo runs; read line",
+        "run", "-v", *options, f"{zk.path}/lock", "--", "sh", "-c", "echo runs; read line",
         stdin=subprocess.PIPE,
     )  # fmt: skip
     assert running.stdout is not None
     assert running.stdout.readline() == "runs\n"
     lines = command_lines()
-    assert any(f"{path}/lock" in line for line in lines)
+    assert any(f"{zk.path}/lock" in line for line in lines)
     assert [line for line in lines if PASSWORD in line] == []
     out, errors = running.communicate("go on\n", timeout=LONG)
     assert running.returncode == 0
@@ -177,29 +163,27 @@ def command_lines() -> list[str]:
     return found
 
 
-def test_a_wrong_password_is_not_repeated(zk: Commands, path: str) -> None:
+def test_a_wrong_password_is_not_repeated(zk: Commands) -> None:
     zk.environ |= {"ZKLOCK_SASL_USER": USER, "ZKLOCK_SASL_PASSWORD": "plugh-1984"}
-    code, out, errors = zk.run("show", "-v", path)
+    code, out, errors = zk.run("show", "-v", zk.path)
     assert code == 1
     assert "refused the client's credentials" in errors
     assert "plugh-1984" not in out + errors
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_a_certificate_for_another_name(
-    checks: bool, zk: Commands, path: str, authority: Authority
-) -> None:
+def test_a_certificate_for_another_name(checks: bool, zk: Commands, authority: Authority) -> None:
     _, _, port = zk.environ["ZKLOCK_HOSTS"].rpartition(":")
     zk.environ |= {"ZKLOCK_HOSTS": f"127.1:{port}", "ZKLOCK_TLS_CA": str(authority.certificate)}
     options = [] if checks else ["--no-tls-check-hostname"]
-    code, _, errors = zk.run("show", "--connect-timeout", "3", *options, path)
+    code, _, errors = zk.run("show", "--connect-timeout", "3", *options, zk.path)
     assert code == (69 if checks else 0), errors
 
 
-def test_a_certificate_that_is_not_trusted(zk: Commands, path: str, tmp_path: Path) -> None:
-    other = Authority(tmp_path)
+def test_a_certificate_that_is_not_trusted(zk: Commands) -> None:
+    other = Authority(zk.folder)
     options = ["--connect-timeout", "1", "--tls-ca", str(other.certificate)]
-    assert zk.run("show", *options, path)[0] == 69
+    assert zk.run("show", *options, zk.path)[0] == 69
 
 
 @pytest.fixture
@@ -212,8 +196,8 @@ def over_tls(zk: Commands, authority: Authority, tls_port: int) -> Commands:
     return zk
 
 
-def test_the_doctor_asks_servers_over_tls(over_tls: Commands, path: str) -> None:
-    _, out, errors = over_tls.run("doctor", "--json", "--admin-port", "0", path)
+def test_the_doctor_asks_servers_over_tls(over_tls: Commands) -> None:
+    _, out, errors = over_tls.run("doctor", "--json", "--admin-port", "0", over_tls.path)
     assert errors == ""
     found = {finding["about"]: finding["what"] for finding in json.loads(out)["findings"]}
     assert "standalone, ZooKeeper 3." in found["server"]
@@ -228,33 +212,33 @@ def test_a_server_that_is_asked_without_tls_and_wants_it(
 
 
 def test_the_clients_of_sessions_over_tls(
-    over_tls: Commands, path: str, authority: Authority, zklock_connect: Callable[..., Any]
+    over_tls: Commands, authority: Authority, zklock_connect: Callable[..., Any]
 ) -> None:
     client = zklock_connect(
         over_tls.environ["ZKLOCK_HOSTS"], timeout=LONG, use_ssl=True, ca=str(authority.certificate)
     )
 
     def told() -> bool:
-        code, out, errors = over_tls.run("top", "--json", "--admin-port", "0", path)
+        code, out, errors = over_tls.run("top", "--json", "--admin-port", "0", over_tls.path)
         assert (code, errors) == (0, "")
         (lock,) = json.loads(out)["locks"]
         return str(lock["contenders"][0]["address"]).startswith("127.0.0.1:")
 
-    with zklock.Lock(client, f"{path}/lock"):
+    with zklock.Lock(client, f"{over_tls.path}/lock"):
         wait_for(told, LONG)  # a server that takes long to tell is not waited for
 
 
 def test_watching_over_tls_tells_how_a_holder_has_left(
-    over_tls: Commands, path: str, secured: ZooKeeperServer, zklock_connect: Callable[..., Any]
+    over_tls: Commands, secured: ZooKeeperServer, zklock_connect: Callable[..., Any]
 ) -> None:
     crashing, other = (zklock_connect(secured.hosts, timeout=LONG) for _ in range(2))
-    assert zklock.Lock(crashing, f"{path}/lock", identity="a").acquire()
-    watching = over_tls.start("watch", f"{path}/lock")
+    assert zklock.Lock(crashing, f"{over_tls.path}/lock", identity="a").acquire()
+    watching = over_tls.start("watch", f"{over_tls.path}/lock")
     assert watching.stdout is not None
     events = [watching.stdout.readline().split()[1]]
     crashing.stop()
     events.append(watching.stdout.readline().split()[1])
-    with zklock.Lock(other, f"{path}/lock", identity="b"):
+    with zklock.Lock(other, f"{over_tls.path}/lock", identity="b"):
         events.append(watching.stdout.readline().split()[1])
     events.append(watching.stdout.readline().split()[1])
     assert events == ["holds", "ended", "granted", "released"]
@@ -287,11 +271,11 @@ PAGE = (ROOT / "docs" / "commands" / "connecting.md").read_text()
 EXAMPLES = re.search(r"^```console secured\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_examples_of_the_page(zk: Commands, authority: Authority, tmp_path: Path) -> None:
+def test_the_examples_of_the_page(zk: Commands, authority: Authority) -> None:
     files = {
         "/etc/zk/ca.pem": str(authority.certificate),
-        "/run/secrets/zk-password": private(tmp_path / "password", PASSWORD),
-        "/run/secrets/zk-digest": private(tmp_path / "digest", f"{USER}:{PASSWORD}"),
+        "/run/secrets/zk-password": private(zk.folder / "password", PASSWORD),
+        "/run/secrets/zk-digest": private(zk.folder / "digest", f"{USER}:{PASSWORD}"),
         "billing": USER,
     }
     environ = {

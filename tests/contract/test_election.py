@@ -19,14 +19,7 @@ from kazoo.exceptions import NoNodeError
 import zklock
 from tests.contract.fronts import Behind, Loop, Place, Steps, Threads
 from tests.contract.lasting import LASTING
-from tests.contract.support import (
-    SOON,
-    Child,
-    boottime,
-    freeze,
-    now_of,
-    run,
-)
+from tests.contract.support import SOON, Child, boottime, freeze, now_of, run
 from tests.modes import bounded
 from zklock._election.changes import Feed
 from zklock.fencing import MemoryGuard, verify_owner

@@ -38,11 +38,7 @@ SAYS = {
         "one has all of them: [0, 1, 2, 3, 4, 5]",
     ],
     "tasks.py": ["granted beside the holder: 0", "in the order of asking: True 50"],
-    "tooz_leader.py": [
-        "anna leads with token",
-        "the leader is killed",
-        "ben leads with token",
-    ],
+    "tooz_leader.py": ["anna leads with token", "the leader is killed", "ben leads with token"],
     "django_singleton.py": [
         "refused: the first holder is late",
         "written by: [('second',)]",

@@ -16,16 +16,7 @@ import pytest
 
 import zklock
 from tests.contract.fronts import Behind, Place, Places
-from tests.contract.support import (
-    SOON,
-    Losses,
-    gone,
-    granted,
-    now_of,
-    reaches,
-    results,
-    run,
-)
+from tests.contract.support import SOON, Losses, gone, granted, now_of, reaches, results, run
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason

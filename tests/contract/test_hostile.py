@@ -20,15 +20,7 @@ from kazoo.security import make_acl, make_digest_acl
 
 import zklock
 from tests.contract.fronts import Behind, Place, Threads
-from tests.contract.support import (
-    EXHAUSTED_AT,
-    SOON,
-    Losses,
-    children,
-    granted,
-    kazoo_client,
-    run,
-)
+from tests.contract.support import EXHAUSTED_AT, SOON, Losses, children, granted, kazoo_client, run
 from zklock.fencing import ZooKeeperGuard, verify_owner
 from zklock.testing import FaultProxy, FrameKind, ZooKeeperServer, four_letter, wait_for
 

@@ -182,11 +182,7 @@ class TestLostCallbacks:
 
     @pytest.mark.parametrize("problem", [ValueError("on purpose"), SystemExit(3)])
     def test_that_raise_stop_no_other(
-        self,
-        mine: Place,
-        theirs: Place,
-        caplog: pytest.LogCaptureFixture,
-        problem: BaseException,
+        self, mine: Place, theirs: Place, caplog: pytest.LogCaptureFixture, problem: BaseException
     ) -> None:
         def fail(loss: zklock.Loss) -> None:
             raise problem

@@ -213,10 +213,7 @@ class Holder:
 
 
 def told_before_the_next_grant(
-    hosts: str,
-    path: str,
-    fault: Callable[[list[Holder]], object],
-    count: int = CUTS,
+    hosts: str, path: str, fault: Callable[[list[Holder]], object], count: int = CUTS
 ) -> None:
     """Do something to so many holders, with one waiting behind each; tell of the margins."""
     with ExitStack() as stack:

@@ -118,10 +118,7 @@ class Restoring:
         )
 
     def ask(self, command: str, data: bytes | None = None) -> bytes:
-        headers = {
-            "Authorization": "digest root:root",
-            "Content-Type": "application/octet-stream",
-        }
+        headers = {"Authorization": "digest root:root", "Content-Type": "application/octet-stream"}
         url = f"http://127.0.0.1:{self._admin}/commands/{command}"
         request = urllib.request.Request(url, data=data, headers=headers)
         with urllib.request.urlopen(request, timeout=SOON) as answer:

@@ -64,14 +64,6 @@ def onlooker(secured: ZooKeeperServer) -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture
-def path(onlooker: Any, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = f"/{abs(hash(request.node.nodeid)):x}"
-    onlooker.create(name)
-    yield name
-    onlooker.delete(name, recursive=True)
-
-
 @pytest.fixture(params=["TLS", "mutual TLS", "SASL", "SASL over TLS", "digest"])
 def secure(request: pytest.FixtureRequest, authority: Authority) -> dict[str, Any]:
     """What ``connect`` is told, one for each way to be safe."""
@@ -367,7 +359,7 @@ class TestRefused:
     def test_nobody_with_asyncio(
         self, secured: ZooKeeperServer, secure: dict[str, Any], path: str
     ) -> None:
-        connect("asyncio", secured.hosts, lock=path, **secure)
+        connect("asyncio", secured.hosts, lock=f"{path}/lock", **secure)
 
     @pytest.mark.parametrize(
         "secure", ["mutual TLS", "SASL", "SASL over TLS", "digest"], indirect=True
