@@ -94,8 +94,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 ALSO_REAL = re.compile(
     r"/test_both_fronts\.py::(TestGrants::test_from_acquire|TestGivingUp::test_in_time\[.*how2"
-    r"|TestLoss::test_of_(the_session|the_node))"
-    r"|/test_(batches|hostile|numbers|payloads)\.py"
+    r"|TestLoss::test_is_told_once)"
+    r"|/test_(hostile|numbers|payloads)\.py"
     r"|/test_fifo\.py"
     r"|/test_loss\.py::test_a_(paused_holder_knows|holder_whose_server_was_killed)"
     r"|/test_family\.py::Test(Semaphore|ReadWrite|MultiLock)::test_(keeps_its_limit|readers_)"
