@@ -46,7 +46,7 @@ STAGES = {
     "real": Stage(
         "B, real servers",
         ("tests", "--ignore=tests/unit"),
-        2,
+        3,  # half of the time they wait
         {"ZKLOCK_TEST_REAL": "1"},
         timed=True,
     ),
