@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -133,6 +133,27 @@ class TestGrants:
         run(work).result(SOON)
         assert not grant.held
         theirs.passes_on()
+
+    def test_may_be_left_by_another_thread_and_a_lock_may_not(
+        self, other: Any, zklock_path: str
+    ) -> None:
+        """As frameworks leave a generator, on whichever thread of theirs is free."""
+
+        def steps(held: Callable[[], Any]) -> Iterator[zklock.Grant]:
+            with held() as grant:
+                yield grant
+
+        lock = zklock.Lock(other, zklock_path)
+        by_grant = steps(lock.acquire)
+        grant = next(by_grant)
+        run(lambda: next(by_grant, None)).result(SOON)
+        assert not grant.held
+        by_lock = steps(lambda: lock)
+        grant = next(by_lock)
+        with pytest.raises(zklock.WrongThread):
+            run(lambda: next(by_lock, None)).result(SOON)
+        assert grant.held
+        grant.release()
 
     def test_of_a_lock_that_is_acquired_again(self, theirs: Place) -> None:
         lock = theirs.RLock()
