@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import Client, FakeGrant, Server, outcome, settle, uuids
+from tests.fakes import Client, FakeGrant, Server, Written, outcome, settle, uuids
 from zklock._core.attempt import Attempt
-from zklock._election.candidate import Candidacy
-from zklock._recipes import lock as lock_recipe, names, nodedata, queries
-from zklock.errors import ZkLockError
+from zklock._election.candidate import Candidacy, successor
+from zklock._recipes import lock as lock_recipe, names, nodedata, notes, queries
+from zklock._recipes.effects import Transaction
+from zklock._recipes.queries import Contender
+from zklock.errors import NoSuchMember, ZkLockError
+from zklock.token import FencingToken
 
 PATH = "/elections/report"
 
@@ -78,6 +81,21 @@ class World:
 
 
 # Handing over.
+
+
+@pytest.mark.parametrize("who", [1, 2])
+def test_one_that_goes_at_the_last_moment(who: int) -> None:
+    world = World("a", "b", "c")
+    leader = world.clients[0]
+    world.leave("c")
+    while not any(isinstance(request, Transaction) for request in leader.sent):
+        leader.serve()
+        leader.deliver()
+    world.attempts[who].cancel()
+    world.server.expire(world.clients[who].session)
+    world.settle()
+    assert world.led == (["a", "c"] if who == 1 else ["a", "b"])
+    assert bool(world.members[0].refused) == (who == 2)
 
 
 @pytest.mark.parametrize("moment", range(16))
@@ -155,6 +173,30 @@ def released(world: World, at: int) -> Attempt[Any]:
     return world.attempts[at]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_who_leaves_takes_its_note_along(order: tuple[int, ...]) -> None:
+    """What others have written there stays."""
+    world = World("a", "b", "c")
+    world.server.commit(Written(PATH, b"10.0.0.7"))
+    for at in (0, 1):
+        world.says(at, b"changed")
+        world.settle()
+    there = [0, 1, 2]
+    for at in order:
+        sent = len(world.clients[at].sent)
+        gone = released(world, at)
+        world.settle()
+        assert outcome(gone) is None
+        there.remove(at)
+        noted = notes.parse(world.note)
+        assert noted.others == b"10.0.0.7"
+        names_there = {(world.members[each].node or "").rpartition("/")[2] for each in there}
+        assert noted.payloads.keys() <= names_there
+        if at == 2:
+            assert len(world.clients[at].sent) == sent + 1, "it has announced nothing"
+    assert world.note == b"10.0.0.7"
+
+
 @pytest.mark.parametrize("moment", range(8))
 def test_two_that_leave_at_the_same_time_leave_nothing(moment: int) -> None:
     world = World("a", "b")
@@ -204,3 +246,38 @@ def test_a_member_that_has_left_says_nothing() -> None:
     assert outcome(told) is None
     assert world.payloads == {"a": b"first"}
     assert world.note == b""
+
+
+# Who it is.
+
+
+def member(number: int, identity: str, marker: str = "-latch-") -> Contender:
+    path = f"{PATH}/_c_{number:032x}{marker}{number:010d}"
+    return Contender(identity, number, FencingToken(1, number), 7, path, holds=number == 0)
+
+
+def pick(members: list[Contender], identity: str) -> Any:
+    between, chosen = successor(PATH, members, members[0].path, identity)
+    return [one.sequence for one in between], chosen.sequence
+
+
+def test_the_first_of_that_identity_is_chosen() -> None:
+    members = [member(at, identity) for at, identity in enumerate("abcbc")]
+    assert pick(members, "b") == ([], 1)
+    assert pick(members, "c") == ([1], 2)
+    assert pick([member(0, "a"), *members[2:]], "b") == ([2], 3)
+
+
+def test_nobody_is_chosen_that_does_not_wait() -> None:
+    members = [member(at, identity) for at, identity in enumerate("abc")]
+    for nobody in ("a", "z"):
+        with pytest.raises(NoSuchMember, match=f"has the identity '{nobody}'") as refused:
+            pick(members, nobody)
+        assert refused.value.path == PATH
+
+
+def test_locks_do_not_step_back() -> None:
+    members = [member(0, "a"), member(1, "b"), member(2, "b", "-lock-"), member(3, "c")]
+    assert pick(members, "b") == ([], 1)
+    with pytest.raises(NoSuchMember, match=members[2].path):
+        pick(members, "c")

@@ -13,7 +13,7 @@ from kazoo.exceptions import ConnectionClosedError
 
 import zklock
 from tests.contract.support import SOON, granted
-from zklock._recipes.effects import Pause
+from zklock._recipes.effects import Pause, Recipe
 from zklock._shell import driver
 from zklock._shell.handler import Handler
 from zklock.testing import wait_for
@@ -46,6 +46,11 @@ def answered(handler: Handler) -> bool:
 
 
 class TestSteps:
+    def test_returns_what_the_call_does_and_may_be_nested(self) -> None:
+        handler = Handler()
+        assert handler.step(lambda: (handler.inside(), handler.step(max, 1, 2))) == (True, 2)
+        assert not handler.inside()
+
     def test_one_thread_at_a_time(self) -> None:
         handler, inside = Handler(), list[int]()
 
@@ -105,6 +110,13 @@ class TestSteps:
             assert grant.held
         assert caplog.text.count("LookupError: a fault") == 2
 
+    def test_a_fault_in_a_job_keeps_no_other_from_being_done(
+        self, client: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client.handler.post(lambda: 1 / 0)
+        assert answered(client.handler)
+        assert "ZeroDivisionError" in caplog.text
+
 
 needs_readers = pytest.mark.skipif(not driver.READS, reason="callers do not read here")
 
@@ -124,6 +136,19 @@ class TestReaders:
             yield attempt
             attempt.cancel()
 
+    def test_it_gets_its_answers_itself(self, client: Any) -> None:
+        handler, seen = client.handler, list[int]()
+        pump = handler._pump
+
+        def pumped(*reader: Any) -> None:
+            seen.append(threading.get_ident())
+            pump(*reader)
+
+        handler._pump = pumped
+        with zklock.Lock(client, "/a"):
+            assert threading.get_ident() in seen
+        assert handler.reader is None
+
     def test_an_interrupt_gives_the_reading_back(
         self, client: Any, waiting: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -141,15 +166,43 @@ class TestReaders:
         assert client.get_children("/") is not None
         wait_for(lambda: handler.reader is None)
 
+    def test_a_torn_step_takes_it_back(self, client: Any, waiting: Any) -> None:
+        handler = client.handler
+        with pytest.raises(KeyboardInterrupt):
+            handler.step(struck)
+        assert handler.step(lambda: handler.reader) is None
+
+    def test_one_reads_at_a_time(self, client: Any, waiting: Any) -> None:
+        other = client.handler.session.attempt(for_ever)
+        other.start(awaited=True)
+        assert client.handler.reader is waiting
+        assert not other.wait(0.01)
+        other.cancel()
+
+    def test_who_has_an_outcome_as_it_begins_does_not_read(self, client: Any) -> None:
+        def nothing() -> Recipe[None]:
+            yield from ()
+
+        attempt = client.handler.session.attempt(nothing).start(awaited=True)
+        assert attempt.done
+        assert client.handler.reader is None
+
+    def test_a_wait_ends_in_time(self, client: Any, waiting: Any) -> None:
+        assert not waiting.wait(0.01)
+        assert client.handler.reader is None
+
 
 def for_ever() -> Any:
     yield Pause(math.inf)
 
 
-def test_what_the_server_does_not_take_is_sent_later(client: Any) -> None:
+def test_what_the_server_does_not_take_is_sent_later(client: Any, server: EmbeddedServer) -> None:
     handler, data = client.handler, bytes(500_000)
     client.create("/a", b"")
+    server.pause()
     results = [client.set_async("/a", data) for _ in range(40)]
+    wait_for(lambda: handler._sock.blocked, SOON, "the system takes no more")
+    server.resume()
     with zklock.Lock(client, "/b") as grant:
         assert grant.held
     assert [result.get(SOON).dataLength for result in results] == 40 * [len(data)]

@@ -8,6 +8,9 @@ import weakref
 from concurrent.futures import Future
 from typing import Any
 
+import pytest
+
+from tests.fakes import no_thread
 from zklock._pool.own_threads import OwnThreads
 
 SOON = 60.0
@@ -24,6 +27,28 @@ class Long:
         self.began.set()
         assert self.end.wait(SOON)
         return outcome
+
+
+def test_after_refusals_each_call_has_a_thread_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor of Python 3.11 has one idle thread here, and believes that it has four."""
+    threads, first, calls = OwnThreads(9, "mine"), Long(), list[str]()
+    future = threads.submit(first)
+    assert first.began.wait(SOON)
+    for _ in range(3):
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="new thread"):
+            patched.setattr(threading.Thread, "start", no_thread)
+            threads.submit(calls.append, "refused")
+    first.end.set()
+    future.result(SOON)
+    later = [Long() for _ in range(4)]
+    for long in later:
+        threads.submit(long)
+    for long in later:
+        assert long.began.wait(SOON)
+    for long in later:
+        long.end.set()
+    threads.shutdown()
+    assert calls == []
 
 
 def test_no_more_run_at_a_time_and_the_others_wait_for_their_turn() -> None:

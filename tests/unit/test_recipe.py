@@ -276,12 +276,15 @@ GONE: Said = [(Delete(ME),), (None,)]
 
 
 class Reading(lock_recipe.Entry):
-    """Reads something before it makes its path, and before it leaves."""
+    """Reads something before it makes its path, and before it leaves; syncs after it has left."""
 
     def before_making(self) -> Recipe[Any]:
         return steps.ask((Read(PATH),))
 
     before_leaving = before_making
+
+    def after_leaving(self) -> Recipe[Any]:
+        return steps.ask((Sync(PATH),))
 
 
 def lone(kind: type[lock_recipe.Entry] = lock_recipe.Entry, **state: Any) -> lock_recipe.Entry:
@@ -343,7 +346,8 @@ EXCHANGES: Table = {
         partial(acquire, kind=Reading),
         [
             *(FIRST, (MISSING, MISSING), (Read(PATH),), (MISSING.for_another(),)),
-            *((Read(PATH),), (None,), SOUGHT, (None, MISSING), ABANDONS, None, ZkLockError),
+            *((Read(PATH),), (None,), SOUGHT, (None, MISSING), ABANDONS, None),
+            *((Sync(PATH),), (None,), ZkLockError),
         ],
     ),
     "a withdrawal that is given up goes on, and says so": (
@@ -363,7 +367,7 @@ EXCHANGES: Table = {
     ),
     "a node goes whose mark may not be removed, as others wait behind it": (
         partial(leave, kind=Reading, node=ME),
-        [(Read(PATH),), (DENIED.for_another(),), *GONE, AccessDenied],
+        [(Read(PATH),), (DENIED.for_another(),), *GONE, (Sync(PATH),), (None,), AccessDenied],
     ),
     "a tidy one that was granted": (
         partial(leave, node=ME, tidy=True, granted=True),

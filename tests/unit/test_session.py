@@ -19,10 +19,11 @@ import pytest
 from kazoo.security import make_acl
 
 from tests.contract.support import SOON
-from tests.unit.sessions import PATH, TIMEOUT, World, nothing_logged_in_a_step
+from tests.unit.sessions import CLOSED, PATH, TIMEOUT, World, nothing_logged_in_a_step
 from zklock import (
     AccessDenied,
     LockLost,
+    LossReason,
 )
 from zklock._core import watches
 from zklock._core.attempt import Attempt
@@ -524,6 +525,15 @@ def test_who_asks_for_a_lease_that_is_over_posts_nothing_where_nothing_is_held()
     for _ in range(3):
         assert grant.remaining() == 0
     assert not world.shell.work()
+
+
+def test_an_end_that_is_told_behind_the_next_start_is_over_with_the_next_session() -> None:
+    world = World()
+    world.connect()
+    world.disconnect()
+    world.shell.step(world.session.end, LossReason.CLIENT_CLOSED, CLOSED)
+    world.shell.step(world.session.connected_as, TIMEOUT, 77)
+    world.session.check_usable()
 
 
 def test_a_place_may_be_dropped_on_another_thread_while_the_connection_ends() -> None:
