@@ -25,6 +25,8 @@ FINDINGS = {
     ("RedisPy", "g"): "redis-lock-shared-by-tasks",
     ("PythonRedisLock", "e"): "python-redis-lock-renewal",
     ("PortalockerRedis", "d"): "portalocker-redis-interrupts-main",
+    ("Portalocker", "b"): "portalocker-kept-by-pool-workers",
+    ("RedisPy", "b"): "redis-cancelled-acquire",
     ("RedlockNg", "a"): "redlock-ng-with-runs-unlocked",
     ("Sherlock", "c"): "sherlock-locked-for-another",
     ("Cashews", "e"): "cashews-lock-without-redis",
