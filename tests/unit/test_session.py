@@ -158,6 +158,14 @@ class TestLease:
         assert attempt.result().held
         assert world.requests(Check) == []
 
+    def test_counts_a_ping_from_when_it_was_sent(self, world: World) -> None:
+        """After an idle time, kazoo's pings are all that the leader has heard of."""
+        world.server.make_path(PATH)
+        world.run(2 * TIMEOUT)
+        world.shell.step(world.session.touched, world.now - 2 * BEAT)
+        world.run(3 * BEAT)
+        assert world.acquire().remaining() == pytest.approx((29 / 30 - 5 / 10) * TIMEOUT)
+
     def test_is_not_granted_on_when_little_is_left(self, world: World) -> None:
         world.acquire("/other")
         world.run(TIMEOUT)
