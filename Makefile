@@ -68,9 +68,9 @@ types: $(CHECK)  ## mypy --strict
 zookeeper: $(READY)  ## find a ZooKeeper, or install Debian's as root
 	@$(BIN)/python -m zklock.testing.provision
 
-# The unit tests compute: a process more than there are cores would only import and collect them once more.
+# The unit tests compute, but for a few that wait.
 unit: $(CHECK)
-	ZKLOCK_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(or $(WORKERS),$(CORES)) --dist worksteal tests/unit $(ARGS)
+	ZKLOCK_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(or $(WORKERS),$(shell echo $$(($(CORES) + 1)))) --dist worksteal tests/unit $(ARGS)
 
 # In a fresh clone, one process compiles all tests. Else each of those that share them would.
 tests/__pycache__: | $(READY)

@@ -222,6 +222,7 @@ def its_session_ends() -> Scene:
     assert len(lost) == 2
 
 
+@pytest.mark.lengthy("each bytecode of a step: seconds of a core")
 @pytest.mark.parametrize(
     "scene",
     [

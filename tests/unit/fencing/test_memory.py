@@ -153,6 +153,7 @@ def in_another_thread(call: Callable[[], object]) -> None:
     assert failures == []
 
 
+@pytest.mark.lengthy("each bytecode of a call: seconds of a core")
 @pytest.mark.hazard("H48")
 @pytest.mark.parametrize("what", ["hold", "claim", "hold_async", "guards", "stale"])
 def test_an_exception_at_any_bytecode_leaves_the_guard_usable(what: str) -> None:
@@ -208,6 +209,7 @@ def drive_to_end(coroutine: Coroutine[Any, Any, None]) -> None:
         coroutine.send(None)
 
 
+@pytest.mark.lengthy("each bytecode of a call: seconds of a core")
 @pytest.mark.hazard("H48")
 def test_an_exception_at_any_bytecode_of_a_waiting_call_leaves_the_guard_usable() -> None:
     guard = MemoryGuard("report", timeout=0.02)

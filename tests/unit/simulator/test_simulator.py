@@ -114,6 +114,7 @@ def test_it_holds_with_kept_locks(interrupts: str | None) -> None:
     assert (struck > 0) == (interrupts is not None)
 
 
+@pytest.mark.lengthy("seeded faults: they change with the simulator")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[SLOW] * (not each.shown.quick)) for name, each in MUTATIONS.items()],
