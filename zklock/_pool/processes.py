@@ -1,30 +1,21 @@
-"""Handlers in other processes, one for each shard, and what tells them to stop.
-
-A shared board says until when the lease runs. For each shard, at a place of its own, it says whose
-turn it is, and what that handler was told. So a process knows that its shard is lost, even if the
-process that owns the shard stands still or is gone.
-"""
+"""Handlers in other processes, one for each shard, and what tells them to stop."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
-import mmap
 import multiprocessing
 import os
 import pickle
-import secrets
 import signal
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from zklock._core.callbacks import ran
@@ -33,7 +24,7 @@ from zklock._ground import threads
 from zklock._ground.clock import check_timeout, clock
 from zklock._ground.groups import OF_LOSS, says_only
 from zklock._ground.records import log_fields
-from zklock._pool.keys import MAX_SHARDS, Key
+from zklock._pool.keys import Key
 from zklock._pool.own_threads import OwnThreads
 from zklock._pool.runners import CannotRun, Shard, ShardHandler, Task
 from zklock.errors import LockLost, StaleToken
@@ -55,8 +46,8 @@ _LOOK = 0.02
 _ROUND = 0.5
 """The longest time between two looks at a process that runs, in seconds."""
 
-_RUNS, _STOPS, _LOST = 0, 1, 2
-_SIZE = 8 * (2 + MAX_SHARDS)
+_SPAWN = multiprocessing.get_context("spawn")
+_TURNS = count(1)
 _SAYS_RETURNED, _SAYS_FAILED, _SAYS_NOT_BEGUN = b"R", b"F", b"N"
 _SAYS_LOST, _SAYS_STALE = b"L", b"S"
 _MAX_WORD = 3000
@@ -70,104 +61,31 @@ _DIES_WITH_PARENT = """(
 """PR_SET_PDEATHSIG, SIGKILL. For a process that cannot import zklock yet."""
 
 
-class _View:
-    """The board's memory, as every process sees it."""
+class _Told(ctypes.Structure):
+    """What a handler is told: until when the lease runs, on the clock of leases, and the rest."""
 
-    def __init__(self, file: int) -> None:
-        shared = memoryview(mmap.mmap(file, _SIZE))
-        self.lease = shared[:8].cast("d")
-        self.mark = shared[8:16].cast("Q")
-        self.told = shared[16:].cast("Q")
-
-
-class SharedBoard:
-    """The shared memory, for the process that owns the shards.
-
-    Others find it by ``path`` and ``mark``. On Linux it is in no directory, so that nothing is left
-    of it however this process ends. It is a file in the temporary directory elsewhere, where this
-    process has changed its user, and where ``/proc`` is of another PID namespace; a kill leaves
-    that file there.
-    """
-
-    def __init__(self) -> None:
-        self.path = ""
-        with contextlib.suppress(OSError, AttributeError):
-            file = os.memfd_create("zklock-pool")
-            try:
-                mine = Path(f"/proc/{os.getpid()}")
-                if mine.samefile("/proc/self") and Path(mine, "fd").stat().st_uid == os.geteuid():
-                    self._file, self.path = file, f"/proc/{os.getpid()}/fd/{file}"
-            finally:
-                if not self.path:
-                    os.close(file)
-        self._named = not self.path
-        if self._named:
-            self._file, self.path = tempfile.mkstemp(prefix="zklock-pool-")
-        os.ftruncate(self._file, _SIZE)
-        self._view = _View(self._file)
-        # Others may get the same number of a descriptor, or of a process, later.
-        self.mark = self._view.mark[0] = secrets.randbits(63) | 1
-        self._turns = count(1)
-
-    def lease(self, end: float) -> None:
-        """Note until when the lease runs, on the clock of leases."""
-        self._view.lease[0] = end
-
-    def begin(self, place: int) -> int:
-        """Begin a turn of a shard's handler, and return it. Earlier turns are then lost."""
-        turn = next(self._turns) << 2
-        self._view.told[place] = turn | _RUNS
-        return turn
-
-    def note(self, place: int, turn: int, state: int) -> None:
-        """Note what the handler is told. A lost turn stays lost."""
-        if self._view.told[place] != turn | _LOST:
-            self._view.told[place] = turn | state
-
-    def close(self) -> None:
-        """Remove the board. Processes that still map it find every shard lost."""
-        self._view.lease[0] = 0.0
-        self._view.mark[0] = 0
-        if self._named:
-            Path(self.path).unlink(missing_ok=True)
-        os.close(self._file)
-
-
-_views: dict[str, _View] = {}
-"""By path. A path may be a descriptor, and be used again: a new board replaces an old one."""
-
-
-def _view(path: str, mark: int) -> _View | None:
-    view = _views.get(path)
-    if view is None or view.mark[0] != mark:
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            view = _View(file)
-        except (OSError, ValueError):
-            return None
-        finally:
-            os.close(file)
-        if view.mark[0] != mark:
-            return None
-        _views[path] = view
-    return view
+    _fields_ = (
+        ("lease", ctypes.c_double),
+        ("turn", ctypes.c_uint64),
+        ("stops", ctypes.c_bool),
+        ("lost", ctypes.c_bool),
+    )
 
 
 class RemoteStop:
-    """Tells a handler in a process to stop. ``wait()`` looks every 20 ms."""
+    """Tells a handler in a process to stop, by memory that it shares with the owner of the shard.
 
-    def __init__(self, board: str, mark: int, place: int, turn: int) -> None:
-        self._board = board
-        self._mark = mark
-        self._place = place
-        self._turn = turn
+    So the handler knows that its shard is lost, even if its owner stands still or is gone.
+    ``wait()`` looks every 20 ms.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self._turn = next(_TURNS)
+        self._told = _SPAWN.RawValue(_Told, lease, self._turn)
 
     def is_set(self) -> bool:
         """Return whether the handler should return."""
-        return self._state() != _RUNS
+        return self._told.stops or not self._held
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most ``timeout`` seconds until the handler should return; whether it should."""
@@ -180,13 +98,12 @@ class RemoteStop:
             time.sleep(min(left, _LOOK))
         return True
 
-    def _state(self) -> int:
-        view = _view(self._board, self._mark)
-        if view is None:
-            return _LOST  # the pool has ended
-        now = view.told[self._place]
-        live = view.lease[0] > clock() and now >> 2 == self._turn >> 2
-        return now - self._turn if live else _LOST
+    @property
+    def _held(self) -> bool:
+        told = self._told
+        # The turn comes last: a child that the handler has left behind may look when its owner
+        # uses the memory for another turn.
+        return bool(told.lease > clock() and not told.lost and told.turn == self._turn)
 
 
 class RemoteShard(Shard):
@@ -203,7 +120,7 @@ class RemoteShard(Shard):
     @property
     def held(self) -> bool:
         """Whether the shard may be believed to be owned, at the moment of the call."""
-        return bool(self.should_stop._state() != _LOST)
+        return self.should_stop._held
 
     def check(self) -> None:
         """Raise ``LockLost`` once the shard is lost."""
@@ -231,44 +148,30 @@ class InProcesses:
 
     def __init__(self, handler: ShardHandler) -> None:
         self._handler = handler
-        self._board = SharedBoard()
-        self._named: dict[str, int] = {}  # the places of shards with names, last begun last
+        self._stops: dict[RemoteStop, None] = {}  # of those that run, or wait for their turn
         self._threads = OwnThreads(MAX_PROCESSES, "zklock-process")
 
     def lease(self, end: float) -> None:
         """Note until when the lease runs."""
-        self._board.lease(end)
+        for stop in self._stops.copy():
+            stop._told.lease = end
 
     def submit(self, shard: Key, grant: GrantBase) -> Task:
         handler = pickle.dumps(self._handler)
-        place = self._place(shard)
-        turn = self._board.begin(place)
-        note = partial(self._board.note, place, turn)
-        self.lease(clock() + grant.remaining())
-        stop = RemoteStop(self._board.path, self._board.mark, place, turn)
-        child = _Child(handler, RemoteShard(shard, grant, stop), note)
-        task = Task(partial(note, _STOPS), child.lose)
+        stop = RemoteStop(clock() + grant.remaining())
+        self._stops[stop] = None
+        child = _Child(handler, RemoteShard(shard, grant, stop))
+        task = Task(partial(setattr, stop._told, "stops", True), child.lose)
+        task.future.add_done_callback(lambda _: self._stops.pop(stop, None))
         try:
             task.run_by(self._threads, child.run)
         except Exception:
-            note(_LOST)
+            del self._stops[stop]
             raise
         return task
 
     def close(self) -> None:
         self._threads.shutdown()
-        self._board.close()
-
-    def _place(self, shard: Key) -> int:
-        """Return the shard's place on the board: of a name, that of its turns before."""
-        if isinstance(shard, int):
-            return shard
-        place = self._named.pop(shard, len(self._named))
-        if place == MAX_SHARDS:
-            # No pool has so many names at a time: a turn that still runs there finds itself lost.
-            place = self._named.pop(next(iter(self._named)))
-        self._named[shard] = place
-        return place
 
 
 class _Child:
@@ -277,16 +180,14 @@ class _Child:
     That thread must not end earlier: for Linux it is the parent whose death kills the process.
     """
 
-    def __init__(self, handler: bytes, shard: RemoteShard, note: Callable[[int], None]) -> None:
+    def __init__(self, handler: bytes, shard: RemoteShard) -> None:
         self._handler = handler
         self._shard = shard
-        self._note = note
-        self._lost = False
+        self._told = shard.should_stop._told
 
     def lose(self) -> None:
         """Note that the shard is lost: the process has to end, and is made to if it does not."""
-        self._note(_LOST)
-        self._lost = True
+        self._told.lost = True
 
     def run(self) -> None:
         """Run the handler; ``CannotRun``, or ``HandlerFailed``, ``LockLost``, ``StaleToken``."""
@@ -300,14 +201,14 @@ class _Child:
             try:
                 self._await_end(process)
             except BaseException:
-                self._note(_LOST)
+                self._told.lost = True
                 while not _gone(process):
                     time.sleep(_ROUND)
                 raise
             word = _received(mine)
         finally:
             # Before the shard is given back: the process may have left children that still look.
-            self._note(_LOST)
+            self._told.lost = True
             its.close()
             mine.close()
         process.join(0)
@@ -327,7 +228,7 @@ class _Child:
     def _start(self, its: Connection) -> BaseProcess:
         # Not forked: this process has threads, and a session that is not the child's. A fork
         # server would be quicker, but leaves its socket in the file system if this one is killed.
-        process = multiprocessing.get_context("spawn").Process(
+        process = _SPAWN.Process(
             target=_serve,
             args=(its, self._handler, self._shard),
             name=_Name(f"zklock-shard-{self._shard._shard}"),
@@ -352,7 +253,7 @@ class _Child:
             elif not sentinel:
                 pause = min(2 * pause, _ROUND)
             now = clock()
-            if self._lost and left:
+            if self._told.lost and left:
                 # A pause of this process uses up at most two rounds of the grace.
                 left[0] -= min(now - last, 2 * _ROUND)
                 if left[0] <= 0:
@@ -436,7 +337,6 @@ def _serve(its: Connection, handler: bytes, shard: RemoteShard) -> None:
         except threads.NoThread as error:
             its.send_bytes(_SAYS_NOT_BEGUN + f"its process cannot be started: {error}".encode())
             return
-        shard.should_stop.is_set()  # the handler may become another user, who finds no board
         ran("the handler", pickle.loads(handler)(shard))
         word = _SAYS_RETURNED
     except BaseException as error:
