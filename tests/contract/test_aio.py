@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, AsyncExitStack
 from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
@@ -206,9 +206,7 @@ class TestFronts:
         await third.release()
 
     @pytest.mark.parametrize("several", [False, True])
-    async def test_a_body_that_is_left_in_another_task_is_told_of(
-        self, mine: Place, caplog: pytest.LogCaptureFixture, several: bool
-    ) -> None:
+    async def test_a_body_may_be_left_in_another_task(self, mine: Place, several: bool) -> None:
         """The loop finishes a generator that was abandoned in a task of its own."""
         lock = aio.MultiLock([mine.Lock()]) if several else mine.Lock()
         grants = []
@@ -220,10 +218,28 @@ class TestFronts:
 
         async for _ in holding():
             break
-        while "ended without a release" not in caplog.text:
+        while grants[0].held:
             gc.collect()
             await asyncio.sleep(0.01)
-        assert grants[0].held, "it belongs to this task"
+        async with asyncio.timeout(SOON), lock as again:
+            assert again.held
+
+    async def test_an_exit_stack_that_is_left_in_another_task_is_told_of(
+        self, mine: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lock = mine.Lock()
+        async with AsyncExitStack() as stack:
+            grant = await stack.enter_async_context(lock)
+            entered = stack.pop_all()
+
+        async def leave() -> None:
+            async with entered:
+                raise ValueError("of the body")
+
+        with pytest.raises(ValueError, match="of the body"):
+            await asyncio.create_task(leave())
+        assert "a with body ended without a release" in caplog.text
+        assert grant.held, "it belongs to this task"
         await lock.release()
 
     @LASTING

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from zklock._ground.context_exit import ContextExit
+from zklock._ground.context_exit import Body, ContextExit
 from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.not_copyable import NotCopyable
 from zklock._ground.records import log_fields
@@ -75,7 +75,7 @@ B = TypeVar("B", bound=GrantContext)
 
 
 class Acquired(Generic[B]):
-    """What one thread or task acquired, newest last, and which of it was acquired by ``with``.
+    """What one thread or task acquired, newest last, and which of it an ``ExitStack`` entered.
 
     A grant that is shared by re-entrant acquires stands in it several times. ``asked``: the
     contender that was not granted in time.
@@ -101,14 +101,14 @@ class EnteredContext(Context, Generic[T]):
         """Call ``acquire()``, which a subclass may have changed."""
         raise NotImplementedError
 
-    def _begin_body(self, grant: Any) -> None:
+    def _begin_body(self, grant: Any, body: Body) -> None:
         """Begin the body with what was acquired, or raise."""
         raise NotImplementedError
 
-    async def _enter(self) -> T:
+    async def _enter(self, body: Body) -> T:
         grant = await self._take()
         try:
-            self._begin_body(grant)
+            self._begin_body(grant, body)
             result: T = grant
             return result
         except BaseException:
@@ -143,12 +143,15 @@ class LockContext(EnteredContext[B]):
         """Return the error to raise if the running thread or task has nothing to release."""
         raise NotImplementedError
 
-    def _begin_body(self, grant: B | None) -> None:
+    def _begin_body(self, grant: B | None, body: Body) -> None:
         if grant is None:
             raise self._timed_out()
         grant._enter()
-        mine = self._holdings()
-        mine.entered = (*mine.entered, grant)
+        if body.watches:  # a statement: it leaves what it has entered, on whichever thread or task
+            body.it = grant
+        else:
+            mine = self._holdings()
+            mine.entered = (*mine.entered, grant)
 
     async def _end_body(self, error: BaseException | None) -> None:
         mine = self._holdings()
@@ -190,7 +193,7 @@ class AttemptingBase(EnteredContext[B | None]):
         self._begun = True
         return self._acquire()
 
-    def _begin_body(self, grant: B | None) -> None:
+    def _begin_body(self, grant: B | None, body: Body) -> None:
         if grant is not None:
             grant._enter()
         self._grant = grant

@@ -44,7 +44,7 @@ class Enters(EntersContext, Leaves, EnteredContext[T]):
     def __enter__(self) -> T:
         body = entered(self)
         try:
-            grant = run(self._enter)
+            grant = run(self._enter, body)
         except BaseException:
             body.watches = ()
             raise

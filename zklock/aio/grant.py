@@ -43,7 +43,8 @@ class Enters(EnteredContext[T], TaskEntersContext):
     """How a task enters what it holds from then on."""
 
     def __aenter__(self) -> Coroutine[Any, Any, T]:
-        return held_from(entered(self), self._enter)
+        body = entered(self)
+        return held_from(body, partial(self._enter, body))
 
 
 class Attempting(AttemptingBase[B], Enters[B | None]):
