@@ -265,9 +265,9 @@ def test_a_pool_whose_thread_cannot_be_started_at_first(
 
 
 def test_a_pool_whose_thread_cannot_be_started(
-    other: Any, zklock_path: str, monkeypatch: pytest.MonkeyPatch
+    mine: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = zklock.WorkerPool(other, zklock_path, identity="a", shards=SHARDS)
+    pool = mine.pool(identity="a", shards=SHARDS)
     with monkeypatch.context() as patched:
         refused = refusing(threading.Thread.start, math.inf, of_pool)
         patched.setattr(threading.Thread, "start", refused)

@@ -273,20 +273,17 @@ class Membership(NotCopyable, Observed, Logs, Generic[G]):
         self._mail = self._MAIL()
         kept = worker.campaign.shards = await self._prepare()
         await self._ask("start()", lambda: nodes.enter(entered), None)
-        if home is not None:
-            worker.join(call, home)
-        else:
-            # On another thread: an interrupt in the middle would leave half of a worker.
-            worker.task_queue.later(partial(worker.join, call, None))
-            try:
-                worker.task_queue.ready()
-            except threads.NoThread as error:
-                raise ZkLockError(
-                    f"{self._path}: the pool's threads cannot be started ({error}): call start() "
-                    "again when threads can be started",
-                    path=self._path,
-                ) from error
-            await self._until(lambda: worker.joins_no_more(call), math.inf)
+        # On another thread: an interrupt in the middle would leave half of a worker.
+        worker.task_queue.later(partial(worker.join, call, home))
+        try:
+            worker.task_queue.ready()
+        except threads.NoThread as error:
+            raise ZkLockError(
+                f"{self._path}: the pool's threads cannot be started ({error}): call start() again "
+                "when threads can be started",
+                path=self._path,
+            ) from error
+        await self._until(lambda: worker.joins_no_more(call), math.inf)
         if call.error is None and worker.state is MemberState.REFUSED:
             call.error = ZkLockError(
                 f"{self._path}: this pool was stopped before it had joined: make another object",
