@@ -227,7 +227,7 @@ def locking(
     others: list[tuple[threading.Thread, threading.Event]] = []
 
     def reads_events() -> bool:
-        return client.handler.session.link.idle and client.handler.reads
+        return client.handler.session.link.idle and client.handler.reader is not None
 
     def let_go(held: zklock.Grant, over: threading.Event) -> None:
         with suppress(TimeoutError):  # it has read for its moment: now another thread does

@@ -152,13 +152,15 @@ def told_failure(background: wsgi.Background) -> str:
 
 
 def test_work_that_outlives_its_lease_is_not_live(
-    zklock_connect: Callable[..., Any],
     zklock_proxy: FaultProxy,
     zklock_path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    real, clients = zklock.connect, list[Any]()
+
     def connect(hosts: str, timeout: float, **options: Any) -> Any:
-        return zklock_connect(hosts, timeout=timeout, **options)
+        clients.append(real(hosts, timeout, **options))
+        return clients[-1]
 
     monkeypatch.setattr(zklock, "connect", connect)  # nobody else stops the client of stuck work
     began, end = threading.Event(), threading.Event()
@@ -186,6 +188,9 @@ def test_work_that_outlives_its_lease_is_not_live(
         end.set()
         zklock_proxy.restore()
     wait_for(background.stop, SOON, "the end of the work")
+    for client in clients:
+        client.stop()
+        client.close()
 
 
 def test_work_that_exits_is_not_live(zklock_hosts: str, zklock_path: str) -> None:

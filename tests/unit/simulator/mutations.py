@@ -560,7 +560,12 @@ MUTATIONS = {
             quick=False,
         ),
         Bend(Place, "lose", "self._forget(kept)", "kept.idle = self.session.now()"),
-        Bend(Session, "may_grant", "there and self._readable", "self._readable"),
+        Bend(
+            Session,
+            "may_grant",
+            "there and self._readable and self._live()",
+            "self._readable and self._live()",
+        ),
     ),
     "an idle node stays for as long as another lock keeps it": Mutation(
         Shown("stays for too long", kind=KEPT, quick=False),
