@@ -16,7 +16,17 @@ import pytest
 
 import zklock
 from tests.contract.fronts import Behind, Place, Places
-from tests.contract.support import SOON, Losses, gone, granted, now_of, reaches, results, run
+from tests.contract.support import (
+    SOON,
+    Losses,
+    gone,
+    granted,
+    now_of,
+    queued,
+    reaches,
+    results,
+    run,
+)
 from tests.modes import bounded
 from tests.stopwatch import Stopwatch
 from zklock import LossReason
@@ -136,6 +146,25 @@ class TestWaitingForOneself:
         older.release()
         granted(lock).release()
 
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [(zklock.WriteLock, zklock.ReadLock), (zklock.ReadLock, zklock.WriteLock)],
+    )
+    def test_is_not_to_wait_for_what_is_being_withdrawn(
+        self, other: Any, zklock_path: str, first: Any, second: Any
+    ) -> None:
+        """The acquire was interrupted just as it was granted: nobody has got that grant."""
+        grant = granted(first(other, zklock_path))
+        grant._kept = False
+
+        def withdraw() -> None:
+            queued(other, zklock_path, 2)
+            grant.abandon()
+
+        withdrawing = run(withdraw)
+        granted(second(other, zklock_path)).release()
+        withdrawing.result(SOON)
+
     def test_is_not_what_others_do(self, mine: Place, theirs: Place) -> None:
         lock = mine.Lock()
         first = granted(lock)
@@ -200,6 +229,19 @@ class TestNotInTime:
         assert (error.ahead, error.behind) == (1, "second")
         assert "held by 'second'" in str(error)
         second.result().release()
+
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_is_told_for_a_kept_lock_and_for_several(
+        self, mine: Place, theirs: Place, kept: bool
+    ) -> None:
+        first = granted(theirs.Lock(identity="first"))
+        late = mine.Lock(timeout=0.2, keep=5.0)
+        error = refusal(late if kept else mine.front.MultiLock([mine.Lock()], timeout=0.2))
+        assert (error.ahead, error.behind) == (1, "first")
+        assert "held by 'first'" in str(error)
+        first.release()
+        with late:
+            pass
 
     def test_is_told_without_an_answer(self, behind: Behind) -> None:
         late = behind().Lock(timeout=0.05)
@@ -540,6 +582,12 @@ def all_gone(place: Place, at: list[str] = AT) -> None:
 
 
 class TestMultiLock:
+    def test_of_a_client_that_was_stopped(self, other: Any, zklock_path: str) -> None:
+        locks = [zklock.Lock(other, zklock_path)]
+        other.stop()
+        with pytest.raises(zklock.ClientClosed):
+            zklock.MultiLock(locks)
+
     def test_all_of_them(self, mine: Place, theirs: Place) -> None:
         multi = several(mine)
         paths = [mine.path + each for each in sorted(AT)]

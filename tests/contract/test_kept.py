@@ -281,6 +281,21 @@ class TestStrangers:
         assert theirs.result(SOON)
 
 
+def test_one_that_is_given_back_in_a_step_goes_to_a_stranger(
+    mine: Keeping, stranger: zklock.Lock
+) -> None:
+    """As by a signal handler that has interrupted zklock."""
+    lock = zklock.Lock(mine.client, mine.path, keep=LONG)
+    token = mine.idle(lock)
+    grant = granted(lock)
+    waiting = run(granted, stranger)
+    mine.queued(2)
+    mine.client.handler.step(grant.abandon)
+    theirs = waiting.result(SOON)
+    assert theirs.token > token
+    theirs.release()
+
+
 class TestAStranger:
     def test_who_does_not_wait_gets_an_idle_one_soon(
         self, mine: Keeping, stranger: zklock.Lock

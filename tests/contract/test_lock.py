@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import functools
 import gc
@@ -345,6 +346,13 @@ class TestClients:
             client = zklock_connect(f"{zklock_hosts}{zklock_path}/root/of/all")
         with pytest.raises(zklock.ZkLockError, match="the chroot in the client's address does not"):
             granted(zklock.Lock(client, "/lock"))
+
+        async def connects() -> None:
+            async with zklock.aio.connect(f"{zklock_hosts}{zklock_path}/root/of/all"):
+                pass
+
+        with pytest.warns(UserWarning, match="does not exist: create it"):
+            asyncio.run(connects())
 
     def test_a_client_that_is_started_again(self, mine: Place) -> None:
         losses = Losses()

@@ -33,6 +33,7 @@ from zklock._ground.copy_error import copy_error
 from zklock._ground.records import log_fields
 from zklock._recipes.effects import Claim
 from zklock._recipes.keep import watch_queue
+from zklock._recipes.lock import Entry
 from zklock._telemetry import emit, subscriptions
 from zklock.errors import AccessDenied
 
@@ -131,6 +132,7 @@ class Place:
         # Not a dict: to find its first key takes long where many before it were taken out.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._contender: Attempt[object] | None = None
+        self.asked: Entry | None = None  # what the contender says of itself, until it is granted
         self._kept: Kept | None = None
         self._skip = 0  # so many releases go by before the next first look
         self._skips = 0  # how many went by before the last one
@@ -221,7 +223,8 @@ class Place:
         kept.idle = now = self.session.now()
         if subscriptions.hooks:
             emit.released(grant, now)
-        if self._waiters or not kept.watched or now + grant._terms.keep < kept.timed:
+        due = now + grant._terms.keep < kept.timed
+        if kept.asked or self._waiters or not kept.watched or due:
             self._go_on()
 
     def _take_back(self, terms: GrantOptions | None) -> None:
@@ -241,7 +244,7 @@ class Place:
             if kept is not None:  # it is deleted, and its loss is not told yet
                 self._forget(kept)
             self._kept = kept = Kept(self, claim)
-        self._contender = None
+        self._contender = self.asked = None
         if kept.grant is None and not self._hand(kept):
             kept.asked, kept.idle = True, self.session.now()
             self._go_on()

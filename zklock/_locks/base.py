@@ -410,11 +410,9 @@ class LockBase(NotCopyable, Questions, LockContext[G]):
     _WHO: ClassVar[str] = "thread"
 
     def _timed_out(self) -> AcquireTimeout:
-        asked = self._holdings().asked
-        ahead = asked.ahead if asked is not None else None
-        behind = (asked.behind if asked is not None else "") or None
+        ahead, behind = stood(self._holdings().asked)
         return AcquireTimeout(
-            f"{self._path}: not granted within {self._timeout:g} s{_standing(ahead, behind)}: try "
+            f"{self._path}: not granted within {self._timeout:g} s{standing(ahead, behind)}: try "
             "again later, or wait longer (timeout=)",
             path=self._path,
             ahead=ahead,
@@ -438,7 +436,12 @@ def _check_naming(naming: object, tidy: bool) -> names.Naming:
     return found
 
 
-def _standing(ahead: int | None, behind: str | None) -> str:
+def stood(asked: lock_recipe.Entry | None) -> tuple[int | None, str | None]:
+    """Return how many stood before a contender when it last looked, and who was the nearest."""
+    return (None, None) if asked is None else (asked.ahead, asked.behind or None)
+
+
+def standing(ahead: int | None, behind: str | None) -> str:
     if not ahead:
         return ""
     if ahead == 1:

@@ -15,6 +15,7 @@ from zklock._locks.base import G, LockBase, Options, default_identity
 from zklock._recipes import lock as lock_recipe
 from zklock._recipes.nodedata import KEEPS, NodeData
 from zklock._shell.client import AnyClient
+from zklock.errors import AcquireTimeout
 
 
 class Keeps(LockBase[G]):
@@ -62,6 +63,11 @@ class Keeps(LockBase[G]):
             self._session.shell.wake()
             raise
 
+    def _timed_out(self) -> AcquireTimeout:
+        if self._place is not None:
+            self._holdings().asked = self._place.asked
+        return super()._timed_out()
+
     def _attempt(
         self, terms: GrantOptions, patient: bool, **wanted: Any
     ) -> tuple[lock_recipe.Entry | None, Attempt[G | None]]:
@@ -74,5 +80,6 @@ class Keeps(LockBase[G]):
         """Return a contender for a place."""
         identity = self._identity or ""
         entry = self._entry(bytes(NodeData(identity.encode(), payload=KEEPS)), patient)
+        place.asked = entry
         terms = GrantOptions(self._path, identity, self._GRANT, kind=self._CALLED, place=place)
         return self._contend(entry, terms)

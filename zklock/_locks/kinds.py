@@ -188,9 +188,9 @@ def check_permits(name: str, value: Any) -> int:
 
 
 def _own_grants(lock: LockBase[Any]) -> list[GrantBase]:
-    """Return the grants of the running thread or task on this path, from any lock object."""
-    owner = lock._owner()
-    return [grant for grant in lock._session.grants(lock.path) if grant._terms.owner == owner]
+    """Return the grants that the running thread or task has on this path, from any lock object."""
+    owner, grants = lock._owner(), lock._session.grants(lock.path)
+    return [grant for grant in grants if grant._kept and grant._terms.owner == owner]
 
 
 def _writes(grant: GrantBase) -> bool:

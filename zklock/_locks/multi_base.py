@@ -19,7 +19,7 @@ from zklock._ground.clock import check_timeout, seconds_left
 from zklock._ground.interrupts import raised_by_zklock
 from zklock._ground.loss import Loss, LostCallback
 from zklock._ground.not_copyable import NotCopyable
-from zklock._locks.base import LockBase, limit_of
+from zklock._locks.base import LockBase, limit_of, standing, stood
 from zklock.errors import AcquireCancelled, AcquireTimeout, NotHeld, ZkLockError
 from zklock.token import FencingToken
 
@@ -209,6 +209,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         for lock in found:
             if not isinstance(lock, self._MEMBER):
                 raise TypeError(f"not one of these locks: {lock!r}")
+            lock._session.check_usable()
             if lock._keep_for:
                 raise ValueError(
                     f"{lock.path}: a lock that is kept cannot be acquired together with others: "
@@ -268,6 +269,7 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
                     # more there.
                     one = await lock._acquire(bool(wait), check=check, **wait)
                     if one is None:
+                        self._holdings().asked = lock._holdings().asked
                         break
                     call.grants[lock] = one
                 complete = len(call.grants) == len(self._locks)
@@ -324,10 +326,13 @@ class MultiBase(NotCopyable, LockContext[M], Generic[L, M]):
         return NotHeld(f"{self._named}: nothing to release: acquire first", path=self.paths[0])
 
     def _timed_out(self) -> AcquireTimeout:
+        ahead, behind = stood(self._holdings().asked)
         return AcquireTimeout(
-            f"{self._named}: not all granted within {self._timeout:g} s: try again later, or wait "
-            "longer (timeout=)",
+            f"{self._named}: not all granted within {self._timeout:g} s{standing(ahead, behind)}: "
+            "try again later, or wait longer (timeout=)",
             path=self.paths[0],
+            ahead=ahead,
+            behind=behind,
         )
 
     @property

@@ -174,7 +174,7 @@ def connect(
         if error is not None:
             raise error
         if rootless:
-            warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=2)
+            warn_of_chroot(client)
         HeldContext._get_ready(client)
     except BaseException:
         try:
@@ -250,6 +250,11 @@ def begin(
     client.add_listener(on_state)
     client.handler.starting(start_timeout, too_late)
     client.start_async()
+
+
+def warn_of_chroot(client: Client) -> None:
+    """Warn whoever has called the caller that the client's chroot is missing."""
+    warnings.warn(f"the chroot {client.chroot} does not exist: create it", stacklevel=3)
 
 
 def no_server(client: Client, hosts: str, start_timeout: float) -> NoAnswer:

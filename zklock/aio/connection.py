@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Generator
 from functools import partial
 from typing import Any
 
+from zklock._ground.async_event import settle
 from zklock._ground.context_exit import entered
 from zklock._shell.connect import (
     STUCK_SECONDS,
@@ -16,6 +17,7 @@ from zklock._shell.connect import (
     end,
     new_client,
     no_server,
+    warn_of_chroot,
 )
 from zklock.aio.leaving import TaskEntersContext, held_from
 from zklock.aio.waiting import call_soon, in_thread
@@ -93,24 +95,23 @@ class Connecting(TaskEntersContext, Coroutine[Any, Any, Client]):
         if self._loop is not None:
             raise RuntimeError("connect() makes one client: call it again for another")
         self._loop = loop = asyncio.get_running_loop()
-        started: asyncio.Future[Exception | None] = loop.create_future()
-
-        def settle(outcome: Exception | None) -> None:
-            if not started.done():
-                started.set_result(outcome)
+        started: asyncio.Future[tuple[Exception | None, bool]] = loop.create_future()
 
         def too_late() -> None:
-            settle(no_server(self._client, self._hosts, self._start_timeout))
+            error = no_server(self._client, self._hosts, self._start_timeout)
+            settle(started, (error, False))
 
         timer = loop.call_later(self._start_timeout, too_late)
         try:
             begin(
                 self._client,
                 self._start_timeout,
-                lambda error, _: call_soon(loop, partial(settle, error)) or self._give_up(),
+                lambda *it: call_soon(loop, partial(settle, started, it)) or self._give_up(),
                 lambda: loop.is_closed() and self._give_up(),
             )
-            error = await started
+            error, rootless = await started
+            if rootless:
+                warn_of_chroot(self._client)
         except BaseException:
             self._give_up()
             raise
