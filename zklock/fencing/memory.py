@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from zklock._core.callbacks import check_callbacks, ran
 from zklock._ground.async_event import AsyncEvent
@@ -42,7 +42,7 @@ class MemoryGuard:
 
     If a signal handler raises an exception inside a call, or in the body, the turn ends. A signal
     handler must not make these calls, because they wait: it would wait for the code that it
-    interrupts.
+    interrupts. A forked child has none of its parent's turns.
 
     Not guaranteed:
 
@@ -64,7 +64,9 @@ class MemoryGuard:
         check_callbacks(False, first=first)
         self._first = first
         self._mark: FencingToken | None = None
-        self._line = _Line()
+        # The first has the turn. Each step is one operation of the deque: there is no lock that an
+        # exception of a signal handler could leave taken.
+        self._line: deque[_Place] = deque()
         # Called before the mark is set, and after the first mark is taken back.
         self._keep: Callable[[FencingToken], object] = _nothing
         self._drop: Callable[[], object] = _nothing
@@ -88,50 +90,78 @@ class MemoryGuard:
         Raises ``StaleToken``, or ``NoAnswer``, before the body. Not re-entrant: without a
         ``timeout``, a call by the thread or task whose turn it is raises ``WouldDeadlock``.
         """
-        return Hold(self, token)
+        return Hold.of(self, token, self._leave)
 
     def hold_async(self, token: Fenced) -> AsyncHold:
         """Do the same as ``hold`` for a task; waiting and ``first`` do not block the event loop."""
-        return AsyncHold(self, token)
+        return AsyncHold.of(self, token, self._leave_async)
 
     def highest(self) -> FencingToken | None:
         """Return the mark; ``None`` while no token has been seen."""
         return self._mark
 
-    def _advance(self, token: FencingToken) -> None:
-        """Set the mark; the caller has the turn, and has asked ``first`` about a first token."""
-        try:
-            self._keep(token)
-            self._mark = token
-        finally:
-            if self._mark is None:
-                self._drop()
+    def _front(self) -> _Place | None:
+        """Return who has the turn: the first whose hold lives, in this process."""
+        while self._line:
+            with contextlib.suppress(IndexError):  # the last one has just left
+                first = self._line[0]
+                if first.owner() is not None and first.process == this_process():
+                    return first
+                self._remove(first)
+        return None
+
+    def _remove(self, place: _Place) -> None:
+        with contextlib.suppress(ValueError):
+            self._line.remove(place)
+
+    def _leave(self, place: _Place, *_: object) -> None:
+        """Leave the line, from any place in it, and wake the one who is first now."""
+        self._remove(place)
+        while (first := self._front()) is not None:
+            try:
+                first.poke()
+            except RuntimeError:  # its event loop is closed: it waits no more
+                self._remove(first)
+            else:
+                return
+
+    async def _leave_async(self, place: _Place, *_: object) -> None:
+        self._leave(place)
+
+
+class _Place:
+    """A place in the line: it is taken for as long as the hold lives."""
+
+    owner: weakref.ref[object]
+    caller: weakref.ref[Any] | None = None
+    poke: Callable[[], object]
+
+    def __init__(self) -> None:
+        self.process = this_process()
 
 
 # Two things keep a hold alive: ``with`` does, by the method that ends it; and a frame that has
 # raised does, by its arguments. But a turn must end even if an exception strikes in the very call
 # that ends it. Hence two rules. The line knows its members only by a weak reference to the hold.
-# And the method that ends it is partial's, in C; it calls _Line.leave without the hold.
+# And the method that ends it is partial's, in C; it calls _leave() without the hold.
 
 
 class _Held(functools.partial[Any]):
     """What a hold of a thread and a hold of a task have in common."""
 
-    _LEAVE: ClassVar[str]
-    """The method of the line that ends the turn."""
-
     _guard: MemoryGuard
+    _given: Fenced
     _place: _Place
-    _token: Fenced
-    _used = False
+    _entered = False
     _first_mark = False
 
-    def __new__(cls, guard: MemoryGuard, token: Fenced) -> Self:
+    @classmethod
+    def of(cls, guard: MemoryGuard, given: Fenced, leave: Callable[..., Any]) -> Self:
         """Return a hold that is not in the line yet; entering it joins the line."""
         place = _Place()
-        hold = super().__new__(cls, getattr(guard._line, cls._LEAVE), place)
+        hold = cls(leave, place)
         place.owner = weakref.ref(hold)
-        hold._guard, hold._place, hold._token = guard, place, token
+        hold._guard, hold._given, hold._place = guard, given, place
         return hold
 
     def take_back(self) -> None:
@@ -140,73 +170,92 @@ class _Held(functools.partial[Any]):
             self._guard._mark = None
             self._guard._drop()
 
-    def _begin(self) -> FencingToken:
-        if self._used:
-            raise RuntimeError("a hold is entered once: call hold() again for another")
-        self._used = True
-        if self._guard._timeout is None:
-            self._check_own()
-        return token_of(self._token)
-
-    def _check_own(self) -> None:
-        guard, first = self._guard, self._guard._line._first()
-        self._place.caller = _caller()
-        if first and first.caller == self._place.caller:
-            raise WouldDeadlock(
-                f"{guard._resource}: this thread or task is inside a hold of this guard and would "
-                "wait for itself: leave that body first"
-            )
-
-    def _admit(self, came: bool, token: FencingToken) -> Callable[[FencingToken], object] | None:
-        """Compare the token with the mark; return what has to be asked about a first mark."""
+    def _token(self) -> FencingToken:
+        """Return the token, before the line is joined; refuse what would never come out of it."""
         guard = self._guard
-        if not came:
-            raise NoAnswer(
-                f"{guard._resource}: earlier changes have been running for {guard._timeout:g} s: "
-                "nothing has changed, try again"
-            )
+        if self._entered:
+            raise RuntimeError("a hold is entered once: call hold() again for another")
+        self._entered = True
+        if guard._timeout is None:
+            first, caller = guard._front(), _caller()
+            self._place.caller = caller
+            if first and first.caller == caller:
+                raise WouldDeadlock(
+                    f"{guard._resource}: this thread or task is inside a hold of this guard and "
+                    "would wait for itself: leave that body first"
+                )
+        return token_of(self._given)
+
+    def _turn(self, poke: Callable[[], object]) -> Iterator[float]:
+        """Join the line; yield for how many seconds to wait for a poke, until the turn."""
+        guard, place = self._guard, self._place
+        end = math.inf if guard._timeout is None else clock() + guard._timeout
+        place.poke = poke
+        guard._line.append(place)
+        while guard._front() is not place:
+            if (left := end - clock()) <= 0:
+                raise NoAnswer(
+                    f"{guard._resource}: earlier changes have been running for "
+                    f"{guard._timeout:g} s: nothing has changed, try again"
+                )
+            yield min(_NET, left)
+
+    def _asks(self, token: FencingToken) -> Callable[[FencingToken], object] | None:
+        """Compare the token with the mark; return what has to be asked about a first one."""
+        guard = self._guard
         admit(guard._resource, token, guard._mark)
         self._first_mark = guard._mark is None
         return guard._first if self._first_mark else None
+
+    def _advance(self, token: FencingToken) -> None:
+        guard = self._guard
+        try:
+            guard._keep(token)
+            guard._mark = token
+        finally:
+            if guard._mark is None:
+                guard._drop()
 
 
 class Hold(_Held):
     """A turn of a thread, for ``with``; see ``MemoryGuard.hold``."""
 
-    _LEAVE = "leave"
     __exit__ = functools.partial.__call__
 
     def __enter__(self) -> None:
         """Wait for the turn, and advance the mark."""
-        given = self._begin()
-        guard = self._guard
+        token = self._token()
+        pokes: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
-            came = guard._line.take(self._place, guard._timeout)
-            if first := self._admit(came, given):
-                ran("first", first(given))
-            guard._advance(given)
+            for left in self._turn(functools.partial(pokes.put, None)):
+                with contextlib.suppress(queue.Empty):
+                    pokes.get(timeout=left)
+            if first := self._asks(token):
+                ran("first", first(token))
+            self._advance(token)
         except BaseException:
-            guard._line.leave(self._place)
+            self._guard._leave(self._place)
             raise
 
 
 class AsyncHold(_Held):
     """A turn of a task, for ``async with``; see ``MemoryGuard.hold_async``."""
 
-    _LEAVE = "leave_async"
     __aexit__ = functools.partial.__call__
 
     async def __aenter__(self) -> None:
         """Wait for the turn, and advance the mark."""
-        given = self._begin()
-        guard = self._guard
+        token = self._token()
+        poked, loop = AsyncEvent(), asyncio.get_running_loop()
         try:
-            came = await guard._line.take_async(self._place, guard._timeout)
-            if first := self._admit(came, given):
-                ran("first", await asyncio.to_thread(first, given))
-            guard._advance(given)
+            for left in self._turn(functools.partial(loop.call_soon_threadsafe, poked.set)):
+                await poked.wait(left)
+                poked.clear()
+            if first := self._asks(token):
+                ran("first", await asyncio.to_thread(first, token))
+            self._advance(token)
         except BaseException:
-            guard._line.leave(self._place)
+            self._guard._leave(self._place)
             raise
 
 
@@ -271,7 +320,7 @@ class MemoryGuards:
         if resource in self._marked:
             return
         with self._mutex.hold(_ANY):
-            if resource not in self._marked and len(self._marked) >= self._capacity:
+            if len(self._marked) >= self._capacity:
                 raise GuardUnusable(
                     f"{resource}: {self._capacity} other resources fill the guards' memory: raise "
                     "the capacity, or discard() resources that are gone",
@@ -295,95 +344,3 @@ def _caller() -> weakref.ref[Any]:
     except RuntimeError:  # no loop runs
         task = None
     return weakref.ref(task or threading.current_thread())
-
-
-class _Place:
-    """A place in the line; the one who stands there is alive as long as ``owner`` is.
-
-    In a forked child, only the places of the thread that has forked are anybody's.
-    """
-
-    __slots__ = ("_process", "_thread", "caller", "owner", "poke")
-
-    caller: weakref.ref[Any]
-    owner: weakref.ref[object]
-
-    def __init__(self) -> None:
-        self.poke: Callable[[], object] = _nothing
-
-    def taken(self) -> None:
-        """Note who stands here from now on."""
-        self._process, self._thread = this_process(), threading.get_ident()
-
-    @property
-    def alive(self) -> bool:
-        """Whether somebody stands here."""
-        ours = self._process == this_process() or self._thread == threading.main_thread().ident
-        return ours and self.owner() is not None
-
-
-class _Line:
-    """A first-come lock for both threads and tasks: the first in the line has the turn.
-
-    It uses no other lock: every step is one operation of the deque.
-    """
-
-    def __init__(self) -> None:
-        self._places: deque[_Place] = deque()
-
-    def take(self, place: _Place, timeout: float | None) -> bool:
-        """Join the line and wait for the turn; False if it does not come in time."""
-        pokes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for left in self._waits(place, timeout, functools.partial(pokes.put, None)):
-            with contextlib.suppress(queue.Empty):
-                pokes.get(timeout=left)
-        return self._first() is place
-
-    async def take_async(self, place: _Place, timeout: float | None) -> bool:
-        poked, loop = AsyncEvent(), asyncio.get_running_loop()
-        poke = functools.partial(loop.call_soon_threadsafe, poked.set)
-        for left in self._waits(place, timeout, poke):
-            await poked.wait(left)
-            poked.clear()
-        return self._first() is place
-
-    def _waits(
-        self, place: _Place, timeout: float | None, poke: Callable[[], object]
-    ) -> Iterator[float]:
-        """Join the line; yield for how long to wait for a poke, until the turn or the end."""
-        end = math.inf if timeout is None else clock() + timeout
-        place.poke = poke
-        place.taken()
-        self._places.append(place)
-        while self._first() is not place and (left := min(_NET, end - clock())) > 0:
-            yield left
-        place.poke = _nothing
-
-    def leave(self, place: _Place, *_: object) -> None:
-        """Leave the line, from any place in it, and wake the one who is first now."""
-        self._remove(place)
-        while (first := self._first()) is not None:
-            try:
-                first.poke()
-            except RuntimeError:  # its event loop is closed: it waits no more
-                self._remove(first)
-            else:
-                return
-
-    async def leave_async(self, place: _Place, *_: object) -> None:
-        self.leave(place)
-
-    def _first(self) -> _Place | None:
-        while self._places:
-            try:
-                first = self._places[0]
-            except IndexError:
-                break
-            if first.alive:
-                return first
-            self._remove(first)
-        return None
-
-    def _remove(self, place: _Place) -> None:
-        with contextlib.suppress(ValueError):
-            self._places.remove(place)

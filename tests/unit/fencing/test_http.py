@@ -248,7 +248,7 @@ def test_a_slow_reader_of_a_response_does_not_hold_the_resource() -> None:
     body.close()
     for buffer in (0, 99):
         body = WsgiFencing(wsgi, resource, guards, buffer=buffer)({**ENVIRON}, lambda *_: print)
-        assert len(guards["a"]._line._places) == 1
+        assert len(guards["a"]._line) == 1
         assert b"".join(body) == b"x" * 100
         body.close()
         guards["a"].claim(A)
@@ -286,7 +286,7 @@ def test_a_slow_reader_of_an_asgi_response_does_not_hold_the_resource(buffer: in
         else:
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert len(guards["a"]._line._places) == 1
+            assert len(guards["a"]._line) == 1
             assert log == []
         slow.set()
         await asking
@@ -345,7 +345,7 @@ def test_a_slow_sender_of_a_wsgi_request_does_not_hold_the_resource() -> None:
 
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
-            held.append(len(guards["a"]._line._places))
+            held.append(len(guards["a"]._line))
             return super().read(size)
 
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
