@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from zklock._core.callbacks import check_callback, ran
-from zklock.fencing._sql.errors import of_a_library, of_the_user, told
+from zklock.fencing._sql.errors import told
 from zklock.fencing._sql.mark import (
     ATTEMPTS,
     Result,
@@ -115,7 +115,7 @@ class SqlGuard(SqlMark):
         check_callback(False, "change", change)
 
         def work(session: SqlSession, _: Any) -> Result:
-            result = of_the_user(change, session.connection)
+            result = change(session.connection)
             ran("change", result)
             return result
 
@@ -137,36 +137,33 @@ class SqlGuard(SqlMark):
             time.sleep(pause)
 
     def _attempt(self, work: Work[Result], done: list[Result]) -> Result:
-        session: SqlSession | None = None
         failed: BaseException | None = None
         try:
-            try:
-                with self._session() as session:
-                    try:
-                        self._try(session, session.connection, work, done)
-                    except BaseException as error:
-                        failed = error
-                        raise
-            except BaseException as error:
-                if session is None or error is failed:
+            with contextlib.ExitStack() as stack:
+                with told(self._resource):
+                    connection = self._connect()
+                    refuse_asynchronous(connection)
+                    if hasattr(connection, "cursor") or hasattr(connection, "execute"):
+                        connection = _closing(connection)
+                    opened = stack.enter_context(connection)
+                try:
+                    self._try(self._on(opened), opened, work, done)
+                except BaseException as error:
+                    failed = error
                     raise
-                # Some drivers raise an error if a connection is closed that is lost or closed.
-                if failed is None or not (session.discarded or of_a_library(error)):
-                    session.discard(error)
-                    raise
-            if failed is not None:  # whatever the end of the connection has made of it
+            if failed is not None:  # the context manager has swallowed it
                 raise failed
             return done[0]
         finally:
             del failed  # else a cycle would keep the connection for as long as the error
 
-    @contextlib.contextmanager
-    def _session(self) -> Iterator[SqlSession]:
-        with contextlib.ExitStack() as stack:
-            with told(self._resource):
-                connection = self._connect()
-                refuse_asynchronous(connection)
-                if hasattr(connection, "cursor") or hasattr(connection, "execute"):
-                    connection = contextlib.closing(connection)
-                opened = stack.enter_context(connection)
-            yield self._on(opened)
+
+@contextlib.contextmanager
+def _closing(connection: Any) -> Iterator[Any]:
+    try:
+        yield connection
+    except BaseException:
+        with contextlib.suppress(Exception):  # some drivers' own, if the connection is lost
+            connection.close()
+        raise
+    connection.close()

@@ -6,14 +6,13 @@ that opens a session for the work, and the loop of the attempts.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import secrets
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from zklock.errors import GuardUnusable, SnapshotTooOld, TransactionEnded, ZkLockError
+from zklock.errors import GuardUnusable, SnapshotTooOld, ZkLockError
 from zklock.fencing._sql import statements
 from zklock.fencing._sql.errors import Says, doubtful, ended, says, told
 from zklock.fencing._sql.session import AlchemySession, SqlSession, open_session, render
@@ -62,28 +61,19 @@ class SqlFence:
     ) -> None:
         over = ended(self._resource)
         if error is not None and doubtful(error):
-            self._session.discard(error)
-            self._session.refuse(over)
-            return
+            return self._session.refuse(error, over)
         try:
-            if kind is None:
-                self._session.flush()
             # The database forgets the savepoint with the transaction, however that has ended.
-            with told(self._resource):
-                self._session.release(self._savepoint)
+            try:
+                with told(self._resource):
+                    self._session.release(self._savepoint)
+            except GuardUnusable as failure:
+                raise over from failure.__cause__
         except BaseException as failure:
-            if doubtful(failure):
-                self._session.discard(failure)
-            self._session.refuse(over)
-            if not isinstance(failure, Exception):
+            self._session.refuse(failure, over)
+            if kind is None or not isinstance(failure, Exception):
                 raise
-            if kind is not None:
-                return
-            if not isinstance(failure, TransactionEnded) and (
-                self._session.over or says(failure) is Says.FAILED
-            ):
-                raise over from failure
-            raise
+        return None
 
 
 class SqlMark:
@@ -131,22 +121,22 @@ class SqlMark:
         try:
             done.append(work(session, connection))
         except BaseException as error:
-            # Whatever prevents the rollback from being sent ends the transaction, too.
-            with contextlib.suppress(Exception):
-                session.end(error)
+            session.end(error)
             raise
 
     # What is done in a session; each is a ``Work``.
 
-    def _make_table(self, session: SqlSession, _: Any) -> None:
+    def _make_table(self, session: SqlSession, _: Any, *, again: bool = True) -> None:
         try:
             with told(self._resource):
                 session.run(self.ddl(session.dialect, table=self._table))
                 session.commit()
-        except ZkLockError as error:
-            if says(error) is not Says.TABLE_MADE:
+        except GuardUnusable:
+            if not again:
                 raise
+            # PostgreSQL looks first and creates later: another transaction may have come between.
             session.rollback()
+            self._make_table(session, _, again=False)
 
     def _make_mark(self, session: SqlSession, _: Any) -> None:
         self._insert(session)
@@ -181,22 +171,16 @@ class SqlMark:
     def _advance_on(self, connection: Any, token: Fenced) -> SqlFence:
         """Advance the mark inside the open transaction of ``connection``, which is synchronous."""
         session = self._on(connection)
-        # MySQL's refusal begins a transaction: it must not do so on a connection without one.
-        first = session.dialect == "mysql"
         try:
             with told(self._resource):
-                begun = first and session.in_transaction()
-                if begun or not first:
-                    given = token_of(token)
-                    mark, stamp = self._lock(session)
-                    begun = begun or session.in_transaction()
-                if begun:
+                given = token_of(token)
+                mark, stamp = self._lock(session)
+                if begun := session.in_transaction():
                     self._expect(session, self._advance(session, given, mark, stamp), stamp)
         except BaseException as error:
             # After any error: a caller that ignores it and commits would not be fenced.
-            if doubtful(error):
-                session.discard(error)
-            session.refuse(error if isinstance(error, ZkLockError) else ended(self._resource))
+            refusal = error if isinstance(error, ZkLockError) else ended(self._resource)
+            session.refuse(error, refusal)
             raise
         if not begun:
             raise ValueError(
@@ -206,14 +190,13 @@ class SqlMark:
         return SqlFence(self._resource, session)
 
     def _insert(self, session: SqlSession) -> None:
-        with told(self._resource), self._table_is_there(session):
+        with told(self._resource):
             session.run(self._sql(statements.INSERT[session.dialect]), resource=self._resource)
 
     def _lock(self, session: SqlSession) -> tuple[FencingToken | None, int]:
         """Lock the mark until the transaction ends; return its newest state, with its stamp."""
         if session.dialect == "sqlite":
-            with self._table_is_there(session):
-                session.run(self._sql(statements.SQLITE_LOCK), resource=self._resource)
+            session.run(self._sql(statements.SQLITE_LOCK), resource=self._resource)
             return self._read(session, statements.SELECT)
         return self._read(session, statements.SELECT_LOCKED)
 
@@ -246,8 +229,8 @@ class SqlMark:
         """Make SQLAlchemy commit only if the mark is still as this transaction has left it."""
         if not isinstance(session, AlchemySession):
             return
-        watch, mark = session.watch, (self._table, self._resource)
-        if (before := watch.stamp(mark)) is not None and before != found:
+        checks, mark = session.watch.checks, (self._table, self._resource)
+        if mark in checks and checks[mark][0] != found:
             raise ended(self._resource)
 
         def check() -> None:
@@ -255,7 +238,7 @@ class SqlMark:
                 if self._lock(session)[1] != made:
                     raise ended(self._resource)
 
-        watch.expect(mark, made, check)
+        checks[mark] = made, check
 
     def _seen(self, session: SqlSession) -> int | None:
         rows = session.run(self._sql(statements.SELECT), resource=self._resource)
@@ -263,8 +246,7 @@ class SqlMark:
 
     def _read(self, session: SqlSession, statement: str) -> tuple[FencingToken | None, int]:
         where = f"table {self._table}"
-        with self._table_is_there(session):
-            rows = session.run(self._sql(statement), resource=self._resource)
+        rows = session.run(self._sql(statement), resource=self._resource)
         if not rows:
             raise missing(self._resource, where)
         epoch, sequence, stamp = rows[0]
@@ -272,21 +254,6 @@ class SqlMark:
             return None if epoch == sequence == -1 else FencingToken(epoch, sequence), stamp
         except (TypeError, ValueError):
             raise unreadable(self._resource, where, (epoch, sequence)) from None
-
-    @contextlib.contextmanager
-    def _table_is_there(self, session: SqlSession) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if says(error) is not Says.NO_TABLE:
-                raise
-            raise GuardUnusable(
-                f"{self._resource}: the database has no table {self._table} with the columns "
-                "resource, epoch, sequence and stamp; every write is refused: call "
-                "create_table() once for the database, or put the text of "
-                f"SqlGuard.ddl({session.dialect!r}) into a migration",
-                resource=self._resource,
-            ) from error
 
     def _sql(self, statement: str) -> str:
         return statement.format(table=self._table)

@@ -62,8 +62,6 @@ UPDATE = (
 # SQLite has no row locks: any write takes its one write lock until the transaction ends.
 SQLITE_LOCK = "UPDATE {table} SET resource = resource WHERE resource = :resource"
 
-BEGIN: dict[Dialect, str] = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "BEGIN", "mysql": "BEGIN"}
-
 # What leaves only a rollback. A transaction that has failed on PostgreSQL can only be rolled back.
 # InnoDB has no such state: the rest of the transaction becomes one that cannot write.
 FAIL: dict[Dialect, tuple[str, ...]] = {

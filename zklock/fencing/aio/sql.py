@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from zklock.fencing import sql
-from zklock.fencing._sql.errors import awaited_of_the_user, told
+from zklock.fencing._sql.errors import told
 from zklock.fencing._sql.mark import ATTEMPTS, Result, SqlMark, Work, is_retryable, pauses
 from zklock.fencing._sql.session import AlchemySession, SqlSession
 from zklock.fencing._sql.statements import TABLE, Dialect
@@ -92,9 +92,12 @@ class SqlGuard(SqlMark):
         happened, or not.
         """
 
+        async def awaited(connection: Any) -> Result:
+            return await _awaitable(change(connection))
+
         def work(session: SqlSession, connection: Any) -> Result:
             assert isinstance(session, AlchemySession)
-            return session.awaited(lambda: awaited_of_the_user(_awaitable(change(connection))))
+            return session.awaited(lambda: awaited(connection))
 
         return await self._repeat(self._fenced(token, work), attempts)
 
