@@ -10,14 +10,16 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import make_digest_acl
 from tooz import ToozError, coordination, locking, utils
+from tooz.drivers import zookeeper
 
 import zklock
 from zklock._ground.interrupts import raised_by_zklock
@@ -26,6 +28,7 @@ from zklock.errors import LockLost, NoAnswer, NotHeld, NotOwner, WouldDeadlock, 
 
 __all__ = ["ZkLockDriver", "ZkLockLock"]
 
+Asked = TypeVar("Asked")
 Result = TypeVar("Result")
 
 _RELEASE_SECONDS = 1.0
@@ -34,20 +37,6 @@ _RELEASE_SECONDS = 1.0
 _name = partial(utils.to_binary, encoding="utf-8")
 
 _TRUE = {"1", "t", "true", "on", "y", "yes"}
-
-_ERRORS: tuple[dict[type[KazooException], Callable[..., ToozError]], ...] = (
-    {},
-    {
-        NodeExistsError: coordination.GroupAlreadyExist,
-        NoNodeError: coordination.GroupNotCreated,
-        NotEmptyError: coordination.GroupNotEmpty,
-    },
-    {
-        NodeExistsError: coordination.MemberAlreadyExist,
-        NoNodeError: coordination.MemberNotJoined,
-    },
-)
-"""What tooz calls some of ZooKeeper's answers: to no name, about a group, about its member."""
 
 
 class ZkLockLock(locking.Lock):
@@ -171,10 +160,8 @@ class ZkLockLock(locking.Lock):
             self._grants.pop().abandon()
 
 
-class ZkLockDriver(
-    coordination.CoordinationDriverCachedRunWatchers, coordination.CoordinationDriverWithExecutor
-):
-    """Coordinates by zklock: locks, groups, leaders.
+class ZkLockDriver(zookeeper.KazooDriver):
+    """Coordinates by zklock: locks, leaders. Groups are those of tooz's own ZooKeeper driver.
 
     The URL is ``zklock://[user:password@]host:port,host:port…/chroot?option=value``.
 
@@ -183,11 +170,12 @@ class ZkLockDriver(
     znode below which everything is kept, by default ``zklock-tooz``. ``ca``, ``certfile``,
     ``keyfile``, ``keyfile_password``, ``use_ssl``, ``verify_certs``, ``randomize_hosts``: kazoo's.
     ``hosts``: more hosts. With a user and a password, all znodes are this user's alone (scheme
-    ``digest``). ``executor``: as for tooz's other drivers.
+    ``digest``).
 
     Memberships end with ZooKeeper's session. ``run_watchers()`` notices that this member has left,
-    and does not let it join again. The leadership ends with its lease: ``leadership()`` is then
-    ``None``, and the next ``run_watchers()`` stands again.
+    and does not let it join again. After a ``join_group()`` without an answer, another one may
+    raise ``MemberAlreadyExist``: then this member is in the group. The leadership ends with its
+    lease: ``leadership()`` is then ``None``, and the next ``run_watchers()`` stands again.
 
     *Not guaranteed:* that a callback of ``watch_elected_as_leader()`` still leads while it runs.
     tooz has no call that says that a leadership is lost. Ask ``leadership()``, and hand its token
@@ -196,21 +184,16 @@ class ZkLockDriver(
 
     EXCLUDE_OPTIONS = frozenset({"hosts"})
 
-    CHARACTERISTICS = (
-        coordination.Characteristics.NON_TIMEOUT_BASED,
-        coordination.Characteristics.DISTRIBUTED_ACROSS_THREADS,
-        coordination.Characteristics.DISTRIBUTED_ACROSS_PROCESSES,
-        coordination.Characteristics.DISTRIBUTED_ACROSS_HOSTS,
-        coordination.Characteristics.SEQUENTIAL,
-    )
-
     def __init__(self, member_id: bytes, parsed_url: Any, options: dict[str, Any]) -> None:
-        super().__init__(_name(member_id), parsed_url, options)
-        chosen = self._options
+        # Not that of KazooDriver, which makes a client.
+        super(zookeeper.KazooDriver, self).__init__(_name(member_id), parsed_url, options)
+        chosen = utils.collapse(options, exclude=self.EXCLUDE_OPTIONS)
         self._identity = _quoted(self._member_id)
         self._timeout = float(chosen.get("timeout", 10))
         self._start_timeout = float(chosen.get("start_timeout", self._timeout))
-        self._base = f"{parsed_url.path.rstrip('/')}/{chosen.get('namespace', 'zklock-tooz')}"
+        self._namespace = chosen.get("namespace", "zklock-tooz")
+        self._base = f"{parsed_url.path.rstrip('/')}/{self._namespace}"
+        self._timeout_exception = KazooTimeoutError
         hosts = [parsed_url.netloc.rpartition("@")[2], *chosen.get("hosts", [])]
         self._hosts = ",".join(filter(None, hosts)) or "localhost:2181"
         self._connection = _kazoo_options(parsed_url, chosen)
@@ -241,7 +224,7 @@ class ZkLockDriver(
         """
         if not self._ending:  # tooz's heart would try again for ever
             with _as_tooz():
-                self._answer("exists", self._base)
+                self._coord.exists_async(self._base).get()
         return self._timeout
 
     def stop(self) -> None:
@@ -283,98 +266,41 @@ class ZkLockDriver(
 
     # Groups.
 
-    def create_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
-        """Create the group; ``GroupAlreadyExist`` if it is there."""
-        return self._later(lambda: self._answer("create", self._path("groups", group_id)), group_id)
-
-    def delete_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
-        """Delete the group; ``GroupNotEmpty`` if it has members."""
-        return self._later(lambda: self._answer("delete", self._path("groups", group_id)), group_id)
-
     def get_groups(self) -> coordination.CoordAsyncResult[list[bytes]]:
         """Return the names of all groups, in no certain order."""
-        return self._later(lambda: self._children(f"{self._base}/groups"))
-
-    def join_group(
-        self, group_id: bytes, capabilities: coordination.Capabilities | None = None
-    ) -> coordination.CoordAsyncResult[None]:
-        """Become a member until ``leave_group()``, ``stop()``, or the end of the session."""
-        path, data = self._path("groups", group_id, self._member_id), utils.dumps(capabilities)
-
-        def join() -> None:
-            try:
-                self._answer("create", path, data, ephemeral=True)
-            except NoNodeError:
-                raise coordination.GroupNotCreated(group_id) from None
-            except NodeExistsError:
-                # Our own, if the answer to an earlier try was lost.
-                stat = self._answer("exists", path)
-                session = self._connected().client_id
-                own = stat is not None and session and stat.ephemeralOwner == session[0]
-                if group_id in self._joined_groups or not own:
-                    raise
-                self._answer("set", path, data)
-            self._joined_groups.add(group_id)
-
-        return self._later(join, group_id, self._member_id)
-
-    def leave_group(self, group_id: bytes) -> coordination.CoordAsyncResult[None]:
-        """Leave the group; ``MemberNotJoined`` if this member is not in it."""
-
-        def leave() -> None:
-            try:
-                self._answer("delete", self._path("groups", group_id, self._member_id))
-            finally:
-                self._joined_groups.discard(group_id)
-
-        return self._later(leave, group_id, self._member_id)
+        return _Then(super().get_groups(), lambda names, _: [*map(unquote_to_bytes, names)])
 
     def get_members(self, group_id: bytes) -> coordination.CoordAsyncResult[set[bytes]]:
         """Return all members of the group; ``GroupNotCreated`` if there is no such group."""
-        return self._later(lambda: set(self._children(self._path("groups", group_id))), group_id)
-
-    def get_member_capabilities(
-        self, group_id: bytes, member_id: bytes
-    ) -> coordination.CoordAsyncResult[coordination.Capabilities | None]:
-        """Return what the member has told about itself."""
-        return self._later(
-            lambda: self._member(group_id, member_id)["capabilities"], group_id, member_id
-        )
+        members = super().get_members(group_id)
+        return _Then(members, lambda names, _: {*map(unquote_to_bytes, names)})
 
     def get_members_with_capabilities(
         self, group_id: bytes
     ) -> coordination.CoordAsyncResult[dict[bytes, coordination.Capabilities | None]]:
         """Return all members, and what each has told about itself."""
 
-        def ask() -> dict[bytes, coordination.Capabilities | None]:
+        def ask(
+            members: set[bytes], timeout: float | None
+        ) -> dict[bytes, coordination.Capabilities | None]:
             found = {}
-            for member in self._children(self._path("groups", group_id)):
-                with contextlib.suppress(NoNodeError):  # has left meanwhile
-                    found[member] = self._member(group_id, member)["capabilities"]
+            for member in members:
+                with contextlib.suppress(coordination.MemberNotJoined):  # has left meanwhile
+                    found[member] = self.get_member_capabilities(group_id, member).get(timeout)
             return found
 
-        return self._later(ask, group_id)
+        return _Then(self.get_members(group_id), ask)
 
-    def get_member_info(
-        self, group_id: bytes, member_id: bytes
-    ) -> coordination.CoordAsyncResult[dict[str, Any]]:
-        """Return ``capabilities``, ``created_at`` and ``updated_at`` of the member."""
-        return self._later(lambda: self._member(group_id, member_id), group_id, member_id)
+    def _base_path(self) -> str:
+        return f"{self._base}/groups"
 
-    def update_capabilities(
-        self, group_id: bytes, capabilities: coordination.Capabilities
-    ) -> coordination.CoordAsyncResult[None]:
-        """Change what this member tells about itself."""
-        path, data = self._path("groups", group_id, self._member_id), utils.dumps(capabilities)
-        return self._later(lambda: self._answer("set", path, data), group_id, self._member_id)
+    def _path_group(self, group_id: bytes) -> str:
+        return self._path("groups", group_id)
+
+    def _path_member(self, group_id: bytes, member_id: bytes) -> str:
+        return self._path("groups", group_id, member_id)
 
     # Leaders.
-
-    def run_watchers(self, timeout: float | None = None) -> list[Any]:
-        """Call the callbacks of members that came and went, then stand for election."""
-        results: list[Any] = super().run_watchers(timeout)
-        self.run_elect_coordinator()
-        return results
 
     def run_elect_coordinator(self) -> None:
         """Take every leadership that is watched here and free; call back for each one taken."""
@@ -394,12 +320,14 @@ class ZkLockDriver(
 
     def get_leader(self, group_id: bytes) -> coordination.CoordAsyncResult[bytes | None]:
         """Return the member that leads, confirmed by a quorum; ``None`` if there is none."""
-
-        def ask() -> bytes | None:
-            leader = self._election(group_id).holder(self._timeout)
-            return None if leader is None else unquote_to_bytes(leader.identity)
-
-        return self._later(ask)
+        answer: Future[bytes | None] = Future()
+        try:
+            with _as_tooz():
+                leader = self._election(group_id).holder(self._timeout)
+            answer.set_result(None if leader is None else unquote_to_bytes(leader.identity))
+        except ToozError as error:
+            answer.set_exception(error)
+        return coordination.CoordinatorResult(answer)
 
     # Inside.
 
@@ -415,17 +343,6 @@ class ZkLockDriver(
         path = self._path("leaders", group_id)
         return zklock.Lock(self._connected(), path, identity=self._identity, tidy=True)
 
-    def _member(self, group_id: bytes, member_id: bytes) -> dict[str, Any]:
-        data, stat = self._answer("get", self._path("groups", group_id, member_id))
-        return {
-            "capabilities": utils.loads(data),
-            "created_at": utils.millis_to_datetime(stat.ctime),
-            "updated_at": utils.millis_to_datetime(stat.mtime),
-        }
-
-    def _children(self, path: str) -> list[bytes]:
-        return [unquote_to_bytes(name) for name in self._answer("get_children", path)]
-
     def _path(self, *parts: bytes | str) -> str:
         return "/".join([self._base, *(_quoted(part) for part in parts)])
 
@@ -435,28 +352,56 @@ class ZkLockDriver(
             raise ToozError("the coordinator is not started")
         return client
 
-    def _answer(self, request: str, *arguments: Any, **options: Any) -> Any:
-        """Ask ZooKeeper, for a session timeout: while disconnected it would be for ever."""
-        asked = getattr(self._connected(), f"{request}_async")(*arguments, **options)
-        return asked.get(timeout=self._timeout)
+    @property
+    def _coord(self) -> Any:
+        """What tooz asks: the client, but each answer is waited for in a limited time."""
+        return _Bounded(self._connected(), self._timeout)
 
-    def _later(
-        self, call: Callable[[], Result], *names: bytes
-    ) -> coordination.CoordAsyncResult[Result]:
-        """Call on the one thread of the executor, in the order of asking.
 
-        ``names``: the group that is asked about, or the group and its member.
-        """
-        errors = _ERRORS[len(names)]
+class _Bounded:
+    """The asynchronous requests of a client, whose results have a limit of time.
 
-        def body() -> Result:
-            with _as_tooz():
-                try:
-                    return call()
-                except tuple(errors) as error:
-                    raise errors[type(error)](*names) from None
+    While the client is disconnected, kazoo would wait for ever.
+    """
 
-        return coordination.CoordinatorResult(self._executor.submit(body))
+    def __init__(self, client: Any, seconds: float) -> None:
+        self._client = client
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Callable[..., _Answer]:
+        request = getattr(self._client, name)
+        return lambda *args, **options: _Answer(request(*args, **options), self._seconds)
+
+
+class _Answer:
+    def __init__(self, asked: Any, seconds: float) -> None:
+        self._seconds = seconds
+        self.ready = asked.ready
+        self._get = asked.get
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return self._get(block, self._seconds if timeout is None else timeout)
+        except raised_by_zklock(ZkLockError) as error:
+            raise ToozError(str(error), cause=error) from error
+
+
+class _Then(coordination.CoordAsyncResult[Result], Generic[Asked, Result]):
+    """What follows from a result: ``then(result, timeout)``."""
+
+    def __init__(
+        self,
+        asked: coordination.CoordAsyncResult[Asked],
+        then: Callable[[Asked, float | None], Result],
+    ) -> None:
+        self._asked = asked
+        self._then = then
+
+    def get(self, timeout: float | None = None) -> Result:
+        return self._then(self._asked.get(timeout), timeout)
+
+    def done(self) -> bool:
+        return bool(self._asked.done())
 
 
 @contextlib.contextmanager
