@@ -18,6 +18,7 @@ import zklock
 from tests.contract.secure import PASSWORD, USER, Authority
 from tests.contract.support import ROOT
 from tests.contract.test_cli import ZKLOCK, Commands
+from zklock._shell.refusals import WANTS_TLS
 from zklock.cli.view import servers
 from zklock.testing import ZooKeeperServer, wait_for
 
@@ -208,7 +209,7 @@ def test_a_server_that_is_asked_without_tls_and_wants_it(
     secured: ZooKeeperServer, tls_port: int
 ) -> None:
     trouble = servers.server(servers.Asked("127.0.0.1", tls_port)).trouble
-    assert trouble == "requires TLS on this port"
+    assert trouble == WANTS_TLS
 
 
 def test_the_clients_of_sessions_over_tls(
@@ -228,40 +229,9 @@ def test_the_clients_of_sessions_over_tls(
         wait_for(told, LONG)  # a server that takes long to tell is not waited for
 
 
-def test_watching_over_tls_tells_how_a_holder_has_left(
-    over_tls: Commands, secured: ZooKeeperServer, zklock_connect: Callable[..., Any]
+def test_a_server_whose_certificate_is_not_trusted_is_not_asked(
+    secured: ZooKeeperServer, tls_port: int
 ) -> None:
-    crashing, other = (zklock_connect(secured.hosts, timeout=LONG) for _ in range(2))
-    assert zklock.Lock(crashing, f"{over_tls.path}/lock", identity="a").acquire()
-    watching = over_tls.start("watch", f"{over_tls.path}/lock")
-    assert watching.stdout is not None
-    events = [watching.stdout.readline().split()[1]]
-    crashing.stop()
-    events.append(watching.stdout.readline().split()[1])
-    with zklock.Lock(other, f"{over_tls.path}/lock", identity="b"):
-        events.append(watching.stdout.readline().split()[1])
-    events.append(watching.stdout.readline().split()[1])
-    assert events == ["holds", "ended", "granted", "released"]
-    watching.terminate()
-    assert watching.wait(LONG) == 143
-
-
-def test_what_a_server_behind_tls_grants_is_measured(
-    secured: ZooKeeperServer, authority: Authority, tls_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trusting = ssl.create_default_context(cafile=authority.certificate)
-    asked = servers.Asked(secured.host, tls_port, tls=trusting)
-    read = servers.limits(asked)
-    assert read is not None
-
-    def refuses(*_: object, **__: object) -> str:
-        return "conf is not executed because it is not in the whitelist.\n"
-
-    with monkeypatch.context() as patch:
-        patch.setattr(servers, "four_letter", refuses)
-        measured = servers.limits(asked)
-    assert measured is not None
-    assert (measured.shortest, measured.longest) == (read.shortest, read.longest)
     other = servers.Asked(secured.host, tls_port, tls=ssl.create_default_context())
     said = servers.server(other).trouble
     assert "was refused by TLS: CERTIFICATE_VERIFY_FAILED: unable to get" in str(said)

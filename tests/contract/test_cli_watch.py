@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.contract.support import SOON, granted, queued, run
+from tests.contract.support import SOON, granted, run
 from tests.contract.test_cli import PATIENCE, Commands
 from tests.modes import repeated
 from zklock.testing.proxy import FaultProxy
@@ -64,7 +64,7 @@ def test_a_queue_from_the_first_contender_to_the_last(
     watching.hears("queued d")
     crashing.stop()
     assert dying.exception(PATIENCE) is not None
-    watching.hears("ended d")
+    watching.hears("withdrawn d")
 
     first.release()
     watching.hears("released a", "granted b")
@@ -72,18 +72,6 @@ def test_a_queue_from_the_first_contender_to_the_last(
     watching.hears("released b")
     watching.process.send_signal(signal.SIGINT)
     assert watching.process.wait(PATIENCE) == 130
-
-
-def test_the_end_of_a_run_is_not_told_as_a_crash(zk: Commands) -> None:
-    line = f"while [ ! -e {zk.folder}/end ]; do sleep 0.02; done"
-    running = zk.start("run", "--identity", "job", zk.path, "-c", line)
-    queued(zk.patient, zk.path, 1)
-    watching = Watching(zk.start("watch", "--json", zk.path))
-    watching.hears("holds job")
-    (zk.folder / "end").touch()
-    assert running.wait(PATIENCE) == 0
-    # It has released, and closed its client a moment later.
-    assert watching.next()["event"] in {"released", "ended"}
 
 
 def test_what_is_there_comes_first_and_is_readable(zk: Commands) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -15,13 +14,12 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.hosts import collect_hosts
 
 import zklock
-from zklock._ground.addresses import server_name
 from zklock.cli import connection, settings
 from zklock.cli.view import checkup, servers
 from zklock.cli.view.live import look
 from zklock.cli.view.model import Look
 from zklock.cli.view.reader import Reader, answer
-from zklock.cli.view.text import draws, json_of, plain
+from zklock.cli.view.text import json_of, plain
 
 DESCRIPTION = """\
 Examine the servers, the session, the lease, ACLs, and everything at and below a node. Print the
@@ -49,51 +47,42 @@ def run(options: argparse.Namespace) -> int:
         findings = [finding.to_json() for finding in found]
         print(json_of(path=options.root, status=status, findings=findings))
     else:
-        arrow = "→" if draws(sys.stdout.encoding) else "->"
         for finding in found:
             print(f"{finding.level.name.lower():<8} {plain(finding.what)}")
             if finding.todo:
-                print(f"{'':<8} {arrow} {plain(finding.todo)}")
+                print(f"{'':<8} -> {plain(finding.todo)}")
     return status
 
 
 def _examine(client: KazooClient, options: argparse.Namespace) -> checkup.Examined:
     root, reader = options.root, Reader(client, options.root)
-    chroot_exists = not client.chroot or _exists(client, "/")
-    seen = look(reader, reader.read()) if chroot_exists else Look()
+    there = not client.chroot or _exists(client, "/")
+    seen = look(reader, reader.read()) if there else Look()
     asked = _asked(client.hosts, options)
     told = [servers.server(at) for at in asked]
     serving = [at for at, it in zip(asked, told, strict=True) if it.trouble is None]
-    limits = servers.limits(serving[0]) if serving else None
-    ours = [at for at in serving if server_name(at.host, at.port) == client.handler.server]
-    counts = ours and limits and limits.per_address
-    clients = servers.connections(ours[0]) if counts else None
     nearest = root
-    while chroot_exists and nearest != "/" and not _exists(client, nearest):
+    while there and nearest != "/" and not _exists(client, nearest):
         nearest = nearest.rpartition("/")[0] or "/"
     return checkup.Examined(
         path=root,
+        nearest=nearest,
         asked=options.session_timeout,
         granted=client.handler.session_timeout,
         servers=told,
-        limits=limits,
+        limits=servers.limits(serving[0]) if serving else None,
         reads=servers.read_times(client),
-        writes=servers.write_times(client) if chroot_exists else [],
+        writes=servers.write_times(client) if there else [],
         boottime=hasattr(time, "CLOCK_BOOTTIME"),
         chroot=client.chroot,
-        chroot_exists=chroot_exists,
-        rights=servers.rights(client, nearest) if chroot_exists else None,
-        own=servers.own_rights(client, nearest) if chroot_exists else None,
-        exists=chroot_exists and nearest == root,
+        chroot_exists=there,
+        exposed=servers.exposed(client, nearest) if there else None,
+        own=servers.own_rights(client, nearest) if there else None,
         seen=seen,
         facts=reader.facts,
         hosts=settings.options_for(options),
         versions=f"zklock {zklock.__version__}, kazoo {version('kazoo')}, "
         f"Python {platform.python_version()}",
-        alike=servers.alike(clients or {}, client.client_id[0]),
-        local=bool(serving)
-        and told[0].mode != "standalone"
-        and servers.sessions_are_local(serving[0]),
     )
 
 

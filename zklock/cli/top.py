@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from ssl import SSLContext
-from typing import TypeAlias
+from functools import partial
 
 from kazoo.client import KazooClient
 
@@ -24,8 +23,7 @@ from zklock.cli.view.reader import Reader
 from zklock.cli.view.text import json_of
 
 _STOP_SECONDS = 1.0
-_SOON, _LATER, _SILENT = 5.0, 30.0, 60.0
-Host: TypeAlias = tuple[str, int]
+_ASKED_EVERY = 30.0
 DESCRIPTION = """\
 Show all locks, semaphores, elections and pools at and below a node: the holders, the
 number of waiters, and their times. On a terminal it is a live screen that follows by watches, and
@@ -69,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         return Status.USAGE
     with ends_on_signals() as ending, connection.connected(options, _STOP_SECONDS) as client:
         reader = Reader(client, options.root, follow=True)
-        seen = addressed(looks(reader, options.interval), _clients(client, options))
+        seen = addressed(looks(reader, options.interval), partial(_addresses, client, options))
         screen = Top(seen, options.root, options.sort, options.filter, options.interval)
         ending.divert(screen.end_by)
         with drawn_on_stdout():
@@ -86,9 +84,7 @@ def _once(options: argparse.Namespace) -> int:
         reader = Reader(client, options.root)
         seen = look(reader, reader.read())
         reader.must_see_root()
-        clients = _clients(client, options)
-        clients.ask(sessions_of(seen))
-        seen = replace(seen, addresses=clients.addresses)
+        seen = replace(seen, addresses=_addresses(client, options))
     if seen.missing:
         return say_missing("top", options.root)
     if options.json:
@@ -102,69 +98,25 @@ def _once(options: argparse.Namespace) -> int:
     return Status.OK
 
 
-def _clients(client: KazooClient, options: argparse.Namespace) -> Clients:
-    return Clients(client.hosts, options.admin_port, connection.tls_context(options))
-
-
 def _order(text: str) -> str:
     """Read the order, for ``argparse``. The words of the screen are taken, too."""
     return text.replace(" ", "-")
 
 
-class Clients:
-    """The addresses of clients. Each server knows those of its own connections.
-
-    It is asked at most every 5 s if there are new sessions, else every 30 s, because a client may
-    have gone to another server. One that does not tell is left alone for a minute.
-    """
-
-    def __init__(
-        self, hosts: Sequence[Host], admin_port: int, tls: SSLContext | None = None
-    ) -> None:
-        self.addresses: Mapping[int, str] = {}
-        self._hosts = hosts
-        self._admin_port = admin_port
-        self._tls = tls
-        self._asked = -math.inf
-        self._looked_for: set[int] = set()
-        self._silent: dict[Host, float] = {}
-
-    def ask(self, sessions: Collection[int]) -> bool:
-        """Ask if it is time to; whether other addresses of these sessions are known now."""
-        now = clock()
-        new = not self._looked_for.issuperset(sessions)
-        if now < self._asked + (_SOON if new else _LATER):
-            return False
-        self._asked, self._looked_for = now, set(sessions)
-        told: dict[int, str] = {}
-        for host in self._hosts:
-            if now < self._silent.get(host, -math.inf):
-                continue
-            at = servers.Asked(*host, self._admin_port, self._tls, servers.QUICK)
-            some = servers.connections(at)
-            if some is None:
-                self._silent[host] = clock() + _SILENT
-            else:
-                told |= some
-        before = self.addresses
-        self.addresses = {one: told[one] for one in sessions if one in told}
-        return self.addresses != before
+def _addresses(client: KazooClient, options: argparse.Namespace) -> dict[int, str]:
+    """Return the addresses of sessions, as far as the servers tell."""
+    found, tls = dict[int, str](), connection.tls_context(options)
+    for host, port in client.hosts:
+        at = servers.Asked(host, port, options.admin_port, tls, servers.QUICK)
+        found |= servers.connections(at)
+    return found
 
 
-def addressed(seen: Iterator[Look], clients: Clients) -> Iterator[Look]:
-    """Yield each look at once, and again when other addresses are known."""
-    last: Look | None = None
-    shown = Look()
+def addressed(seen: Iterator[Look], ask: Callable[[], Mapping[int, str]]) -> Iterator[Look]:
+    """Yield each look; from the second on with addresses, which are asked for every 30 s."""
+    told: Mapping[int, str] = {}
+    due = -math.inf
     for one in seen:
-        if one is not last:
-            last, shown = one, replace(one, addresses=clients.addresses)
-            yield shown
-        if clients.ask(sessions_of(one)):
-            shown = replace(one, addresses=clients.addresses)
-        yield shown
-
-
-def sessions_of(look: Look) -> set[int]:
-    """Return the sessions of all contenders."""
-    places = (place for lock in look.locks for place in lock.places)
-    return {place.session_id for place in places if place.session_id}
+        yield replace(one, addresses=told)
+        if clock() >= due:
+            told, due = ask(), clock() + _ASKED_EVERY

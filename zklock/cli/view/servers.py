@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from email.utils import parsedate_to_datetime
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
-from socket import socket
 from ssl import SSLContext, SSLError
 from typing import Any
 from uuid import uuid4
@@ -30,44 +26,29 @@ import zklock
 from zklock._core.failures import MEANINGS
 from zklock._ground.cached_property import cached_property
 from zklock._ground.clock import clock
-from zklock._shell.refusals import FOREIGN, NO_QUORUM, Refusal, of_tls, refusal
+from zklock._shell.refusals import FOREIGN, NO_QUORUM, READ_ONLY, Refusal, of_tls, refusal
 from zklock.cli.view.checkup import Limits, Rights, Server
 from zklock.cli.view.model import below, signed
 from zklock.cli.view.reader import answer
 from zklock.testing.errors import NotServing
-from zklock.testing.sessions import CLOSE, connecting, received
 from zklock.testing.status import ServerStatus, connected, four_letter
-from zklock.testing.zookeeper.codec import (
-    ANSWERED,
-    ASKED,
-    CONNECTED,
-    PING_XID,
-    Malformed,
-    Op,
-    framed,
-)
 
 _SECONDS = 3.0
 _SAMPLES = 20
-
-_PING = framed(ASKED.pack((PING_XID, Op.PING)))
-_SESSION = 10_000  # milliseconds
-_TRIES = 4
-_LONGEST = 2**31 - 1
 _LONGEST_ANSWER = 2**26  # bytes
 QUICK = 1.0
 """Seconds to wait for what is nice to know."""
 
-_SESSIONS = "SessionTracker dump:"
 _CONNECTION = re.compile(r"^ ?[^\s/]*/(\S+)\[[0-9a-f]+\]\(.*,sid=0x([0-9a-f]+)", re.MULTILINE)
+_LOG = "look at its log"
 
 
 class Asked:
     """A server that is asked, and its admin server, which answers over HTTP.
 
     Hosts may run several servers, and ports may be those of other programs. So only an admin server
-    that names the server's port is believed; behind TLS, any, as it does not name that one. It is
-    asked no more after the first failure. ``admin_port`` 0: there is none.
+    that names the server's port is believed; behind TLS, any, as it does not name that one.
+    ``admin_port`` 0: there is none.
     """
 
     def __init__(
@@ -83,20 +64,12 @@ class Asked:
         self.tls = tls
         self.seconds = seconds or _SECONDS
         self._admin_port = admin_port
-        self._ahead: tuple[float, float] | None = None
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:
         """Return what the admin server says of the configuration; nothing if it is not believed."""
         found = self._told("configuration")
-        if self.tls is None and self.port != found.get("client_port"):
-            self._admin_port, found = 0, {}
-        return found
-
-    @property
-    def ahead(self) -> tuple[float, float] | None:
-        """Seconds by which the server's clock is ahead of this machine's, at least and at most."""
-        return self._ahead if self.configuration else None
+        return found if self.tls is not None or self.port == found.get("client_port") else {}
 
     def ask(self, command: str) -> Mapping[str, Any]:
         """Return the admin server's answer to a command, empty if there is none."""
@@ -109,34 +82,25 @@ class Asked:
     def _told(self, command: str) -> Mapping[str, Any]:
         if not self._admin_port:
             return {}
-        connection = HTTPConnection(self.host, self._admin_port, timeout=self.seconds)
         try:
-            began = time.time()
-            connection.request("GET", f"/commands/{command}")
-            answer = connection.getresponse()
-            told = json.loads(answer.read(_LONGEST_ANSWER))
-            if told["command"] != command:
-                raise ValueError
-            date = parsedate_to_datetime(answer.headers["Date"]).timestamp()
-            # A date is cut to whole seconds, and may have been made up to a second before.
-            self._ahead = date - time.time(), date + 2.0 - began
+            with closing(HTTPConnection(self.host, self._admin_port, timeout=self.seconds)) as http:
+                http.request("GET", f"/commands/{command}")
+                told = json.loads(http.getresponse().read(_LONGEST_ANSWER))
+            good = told["command"] == command and not told.get("error")
         except (OSError, HTTPException, ValueError, TypeError, LookupError, RecursionError):
-            self._admin_port = 0
             return {}
-        finally:
-            connection.close()
-        return told if isinstance(told, dict) and not told.get("error") else {}
+        return told if good else {}
 
 
 def server(at: Asked) -> Server:
-    """Return what a server says of itself, or its admin server of it."""
-    name, ahead = f"{at.host}:{at.port}", at.ahead
+    """Return what a server says of itself."""
+    name = f"{at.host}:{at.port}"
     try:
         text = at.word("srvr")
-        if "not in the whitelist" not in text:
-            it = ServerStatus.parse(text)
-            return Server(name, it.mode, it.version, outstanding=it.outstanding, ahead=ahead)
-        trouble = None
+        if "not in the whitelist" in text:
+            return Server(name)
+        it = ServerStatus.parse(text)
+        return Server(name, it.mode, it.version, READ_ONLY if it.mode == "read-only" else None)
     except NotServing:
         trouble = NO_QUORUM
     except SSLError as error:
@@ -152,17 +116,7 @@ def server(at: Asked) -> Server:
             "check that it runs, and check the network; if it is gone for good, remove it from "
             "--hosts",
         )
-    told = at.ask("server_stats")
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        said = told["server_stats"]
-        mode, version = str(said["server_state"]), str(told["version"]).partition("-")[0]
-        waiting = int(said["outstanding_requests"])
-        return Server(name, mode, version, outstanding=waiting, ahead=ahead)
-    what, todo = trouble or (None, "")
-    return Server(name, trouble=what, todo=todo, ahead=ahead)
-
-
-_LOG = "look at its log"
+    return Server(name, trouble=trouble)
 
 
 def _why(at: Asked) -> Refusal | None:
@@ -177,129 +131,40 @@ def _why(at: Asked) -> Refusal | None:
 
 
 def limits(at: Asked) -> Limits | None:
-    """Return what a server grants.
-
-    It is in its configuration, which the server or its admin server tells. If they do not, two
-    sessions measure the shortest and the longest timeout. By default these are 2 and 20 ticks. The
-    tick is not known from others: each of the two may be set.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        lines = at.word("conf").splitlines()
-        said = dict(line.partition("=")[::2] for line in lines if "=" in line)
-        if "tickTime" in said:
-            return Limits(
-                "from its configuration",
-                int(said["tickTime"]) / 1000,
-                int(said["minSessionTimeout"]) / 1000 if "minSessionTimeout" in said else None,
-                int(said["maxSessionTimeout"]) / 1000 if "maxSessionTimeout" in said else None,
-                int(said["syncLimit"]) if "syncLimit" in said else None,
-                # Old servers do not name their ensemble.
-                sum(_is_voter(*pair) for pair in said.items())
-                or (None if "syncLimit" in said else 0),
-                per_address=int(said.get("maxClientCnxns", 0)),
-            )
-    with contextlib.suppress(KeyError, TypeError, ValueError):
+    """Return what a server grants; ``None`` if neither it nor its admin server tells."""
+    with suppress(OSError, LookupError, ValueError):
+        said = dict(line.partition("=")[::2] for line in at.word("conf").splitlines())
+        keys = "tickTime", "minSessionTimeout", "maxSessionTimeout"
+        voters = sum(
+            key.startswith("server.") and not value.partition(";")[0].endswith(":observer")
+            for key, value in said.items()
+        )
+        tick, shortest, longest = (int(said[it]) / 1000 for it in keys)
+        return Limits("from its configuration", tick, shortest, longest, voters)
+    with suppress(LookupError, TypeError, ValueError):
         told = at.configuration
-        view = at.ask("voting_view").get("current_config")
-        return Limits(
-            "from its admin server",
-            float(told["tick_time"]) / 1000,
-            float(told["min_session_timeout"]) / 1000,
-            float(told["max_session_timeout"]) / 1000,
-            voters=len(view) if isinstance(view, dict) else None,
-        )
-    with contextlib.suppress(OSError, Malformed):
-        shortest, longest = (_granted(at, asked) for asked in (1, _LONGEST))
-        usual = abs(longest - 10 * shortest) < 0.001
-        return Limits(
-            "half of the shortest session timeout: the longest is ten times that, as is the "
-            "default",
-            shortest / 2 if usual else None,
-            shortest,
-            longest,
-        )
+        keys = "tick_time", "min_session_timeout", "max_session_timeout"
+        voters = len(at.ask("voting_view").get("current_config") or ())
+        tick, shortest, longest = (float(told[it]) / 1000 for it in keys)
+        return Limits("from its admin server", tick, shortest, longest, voters)
     return None
 
 
-def connections(at: Asked) -> dict[int, str] | None:
-    """Return the addresses of a server's clients by session; ``None`` if it does not tell.
+def connections(at: Asked) -> dict[int, str]:
+    """Return the addresses of a server's clients by session, as far as it tells.
 
     Its admin server is asked if the server does not obey ``cons``.
     """
-    with contextlib.suppress(OSError):
-        text = at.word("cons")
-        if "(queued=" in text:
-            return {signed(int(sid, 16)): address for address, sid in _CONNECTION.findall(text)}
-    told, found = at.ask("connections"), {}
-    if "connections" not in told:
-        return None
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        for one in [*told["connections"], *told.get("secure_connections", [])]:
+    found: dict[int, str] = {}
+    with suppress(OSError):
+        told = _CONNECTION.findall(at.word("cons"))
+        found = {signed(int(session, 16)): address for address, session in told}
+    said = {} if found else at.ask("connections")
+    with suppress(LookupError, TypeError, ValueError):
+        for one in [*said.get("connections", ()), *said.get("secure_connections", ())]:
             address = str(one["remote_socket_address"]).rpartition("/")[2]
             found[signed(int(one["session_id"]))] = address
     return found
-
-
-def sessions(at: Asked) -> set[int] | None:
-    """Return the sessions that live; ``None`` if the server does not obey ``dump``.
-
-    ``OSError`` if it gives no answer, or none now.
-    """
-    text = at.word("dump")
-    if "not in the whitelist" in text:
-        return None
-    if not text.startswith(_SESSIONS):
-        raise ConnectionError(f"{at.host}:{at.port} does not report its sessions now")
-    return {signed(int(found, 16)) for found in re.findall("0x([0-9a-f]+)", text)}
-
-
-def _is_voter(key: str, value: str) -> bool:
-    """Whether a line of the configuration names a voter, and not an observer."""
-    return key.startswith("server.") and not value.partition(";")[0].endswith(":observer")
-
-
-def _granted(at: Asked, asked: int) -> float:
-    """Return the session timeout that is granted to a session that is ended at once."""
-    with connected(at.host, at.port, at.seconds, at.tls) as connection:
-        milliseconds = _begun(connection, asked)
-        connection.sendall(CLOSE)
-        return float(milliseconds) / 1000
-
-
-def sessions_are_local(at: Asked) -> bool:
-    """Whether a server keeps new sessions to itself: to make one is no transaction then.
-
-    Others may write meanwhile, so sessions that are local may be taken for global ones.
-    """
-    seen: list[int] = []
-    with contextlib.suppress(OSError, Malformed), ExitStack() as stack:
-        for _ in range(_TRIES):
-            opening = connected(at.host, at.port, at.seconds, at.tls)
-            connection = stack.enter_context(opening)
-            _begun(connection, _SESSION)
-            stack.callback(_send_close, connection)
-            connection.sendall(_PING)
-            seen.append(ANSWERED.unpack(received(connection))[0][1])
-            if seen[-1] in seen[:-1]:
-                return True
-    return False
-
-
-def _send_close(connection: socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.sendall(CLOSE)
-
-
-def _begun(connection: socket, asked: int) -> int:
-    """Begin a session; return the timeout that is granted, in milliseconds."""
-    connection.sendall(connecting(0, bytes(16), asked))
-    return int(CONNECTED.unpack(received(connection))[0][1])
-
-
-def alike(found: Mapping[int, str], session: int) -> int:
-    """Return how many connections are from the address of this session's; 0 if it is missing."""
-    host = found.get(session, "").rpartition(":")[0]
-    return sum(address.rpartition(":")[0] == host for address in found.values()) if host else 0
 
 
 def read_times(client: KazooClient) -> list[float]:
@@ -322,28 +187,20 @@ def _timed(client: KazooClient, ask: Callable[[], Any]) -> list[float]:
     times = []
     for _ in range(_SAMPLES):
         began = clock()
-        with contextlib.suppress(NoAuthError):  # it takes as long
+        with suppress(NoAuthError):  # it takes as long
             answer(client, ask, "/")
         times.append(clock() - began)
     return times
 
 
-def rights(client: KazooClient, path: str) -> Rights | None:
-    """Return what a node's ACL grants to everybody; ``None`` if it may not be read."""
+def exposed(client: KazooClient, path: str) -> bool | None:
+    """Whether a node's ACL lets anybody delete its children; ``None`` if it may not be read."""
     try:
         acls, _ = answer(client, lambda: client.get_acls_async(path), path)
     except KazooException:
         return None
-    granted = 0
-    for acl in acls:
-        if (acl.id.scheme, acl.id.id) == ("world", "anyone"):
-            granted |= acl.perms
-    return Rights(
-        path,
-        create=bool(granted & Permissions.CREATE),
-        delete=bool(granted & Permissions.DELETE),
-        read=bool(granted & Permissions.READ),
-    )
+    anyone = [acl.perms for acl in acls if (acl.id.scheme, acl.id.id) == ("world", "anyone")]
+    return any(perms & Permissions.DELETE for perms in anyone)
 
 
 def own_rights(client: KazooClient, path: str) -> Rights | None:
@@ -366,20 +223,14 @@ def own_rights(client: KazooClient, path: str) -> Rights | None:
         if isinstance(created, SessionExpiredError):  # so a follower says it of a local session
             created = EphemeralOnLocalSessionError()
         if isinstance(created, EphemeralOnLocalSessionError | QuotaExceededError):
-            hint = MEANINGS[created.code].hint
-            return Rights(path, False, None, _reads(client, path), refusal=hint)
+            return Rights(refusal=MEANINGS[created.code].hint)
         if not isinstance(created, RolledBackError | NoAuthError):
             return None
-        creates = isinstance(created, RolledBackError)
-        deletes = isinstance(deleted, RolledBackError) if creates else None
-        return Rights(path, creates, deletes, _reads(client, path))
+        lacking = ["create"] if isinstance(created, NoAuthError) else []
+        lacking += [] if lacking or isinstance(deleted, RolledBackError) else ["delete"]
+        with suppress(NoAuthError):
+            answer(client, lambda: client.get_children_async(path), path)
+            return Rights(lacking)
+        return Rights([*lacking, "read"])
     except (KazooException, zklock.NoAnswer):
         return None
-
-
-def _reads(client: KazooClient, path: str) -> bool:
-    try:
-        answer(client, lambda: client.get_children_async(path), path)
-    except NoAuthError:
-        return False
-    return True

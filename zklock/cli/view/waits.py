@@ -132,6 +132,10 @@ class Deadlock:
     involved: Sequence[str]
     breaks: Stand | None
 
+    @property
+    def sure(self) -> str:
+        return "certain" if self.certain else "possible"
+
     def remedy(self, options: Sequence[str]) -> str | None:
         """Return the command that opens the circle; ``options`` are to stand before the path."""
         if self.breaks is None:
