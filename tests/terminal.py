@@ -55,7 +55,7 @@ class Terminal:
         return found.end()
 
     def hang_up(self) -> None:
-        """Take the terminal away: it controls no session, so no signal tells that."""
+        """Take the terminal away: a signal tells that where it controls a session."""
         self._gone = True
         os.close(self._screen)
 

@@ -224,7 +224,7 @@ def test_ages_do_not_trust_a_clock_that_is_behind(zk: Commands) -> None:
         wait_for(later, PATIENCE)
         with zklock.Lock(zk.patient, f"{zk.path}/newest", identity="host-8"):
             listed, told = said("ls"), said("ls", "--json")
-        assert re.search(r"held by host-7 \(came ([0-9]+m)?[1-9][0-9]*s ago\)", listed), listed
+        assert re.search(r"host-7  ([0-9]+m)?[1-9][0-9]*s ", listed), listed
         assert re.search(r'"host-7", "session": "\w+", "age": [1-9]', told), told
         why = (
             "this machine's clock is (59m[0-9]+s|1h) or more behind the clock of ZooKeeper's "
@@ -232,4 +232,4 @@ def test_ages_do_not_trust_a_clock_that_is_behind(zk: Commands) -> None:
         )
         assert re.search(f"zklock ls: ages are approximate: {why}", listed), listed
         assert "zklock show: ages are approximate" in said("show")
-        assert "ages are approximate: this clock is" in said("top", "--once")
+        assert "ages are approximate" in said("top", "--once")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -33,16 +32,9 @@ def say(command: str | None, what: str) -> None:
         print(f"{name}: {plain(what)}", file=sys.stderr, flush=True)
 
 
-def columns() -> int | None:
-    """Return how wide standard output is; ``None`` if it is no terminal, or does not tell."""
-    return (
-        os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
-    )
-
-
-def say_missing(command: str, path: str, todo: str = "") -> Status:
+def say_missing(command: str, path: str) -> Status:
     """Say that there is no such node; return the exit status for that."""
-    say(command, f"{path} does not exist{todo}")
+    say(command, f"{path} does not exist")
     return Status.MISSING
 
 

@@ -27,7 +27,7 @@ _PLACES = {
 }
 _COMMAND = {**dict.fromkeys(_PLACES, "_zklock_command"), "fish": "(_zklock_command)"}
 _LOCKS = {**dict.fromkeys(_PLACES, "_zklock_locks"), "fish": "(_zklock_locks)"}
-_LS = "zklock ls --connect-timeout 2 2>/dev/null | sed 's/  .*//'"
+_LS = "zklock ls --connect-timeout 2 2>/dev/null | sed '1d;s/  .*//'"
 _FUNCTIONS = {
     "bash": f"""\
 _zklock_locks() {{

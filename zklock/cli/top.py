@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from kazoo.client import KazooClient
 from zklock._ground.clock import clock
 from zklock.cli import connection
 from zklock.cli.ending import Ended, ends_on_signals
-from zklock.cli.saying import columns, say, say_hidden, say_missing
+from zklock.cli.saying import say, say_hidden, say_missing
 from zklock.cli.status import Status
 from zklock.cli.view import servers, table
 from zklock.cli.view.live import look, looks
@@ -37,9 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, and end")
     parser.add_argument(
         "--sort",
-        type=_order,
-        choices=[each.value for each in table.Order],
-        default=table.Order.WAITING.value,
+        choices=[str(order) for order in table.Order],
+        default=str(table.Order.WAITING),
         metavar="BY",
         help="waiting (the default), longest-wait, time-held, path",
     )
@@ -54,24 +54,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    options.sort = table.Order(options.sort)
     if options.json or options.once:
         return _once(options)
     try:
-        from zklock.cli.screen import Top, drawn_on_stdout  # noqa: PLC0415
+        from zklock.cli.screen import Top  # noqa: PLC0415
     except ImportError:
         say("top", "the live screen needs textual: pip install textual; or pass --once")
         return Status.USAGE
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on the latter
         say("top", "the live screen needs a terminal; or pass --once")
         return Status.USAGE
     with ends_on_signals() as ending, connection.connected(options, _STOP_SECONDS) as client:
         reader = Reader(client, options.root, follow=True)
         seen = addressed(looks(reader, options.interval), partial(_addresses, client, options))
-        screen = Top(seen, options.root, options.sort, options.filter, options.interval)
+        screen = Top(seen, options.root, options.sort, options.filter)
         ending.divert(screen.end_by)
-        with drawn_on_stdout():
-            screen.run()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Textual may wait for a terminal that is gone
+        screen.run()
         if screen.failed is not None:
             raise screen.failed
         if screen.ended_by is not None:
@@ -92,15 +91,8 @@ def _once(options: argparse.Namespace) -> int:
         print(json_of(path=options.root, **table.to_json(seen, options.sort, options.filter)))
         return Status.OK
     print(table.summary(seen))
-    found = table.locks(seen, options.sort, options.filter)
-    for line in found.lines(columns()):
-        print(line)
+    print(*table.locks(seen, options.sort, options.filter).lines(), sep="\n")
     return Status.OK
-
-
-def _order(text: str) -> str:
-    """Read the order, for ``argparse``. The words of the screen are taken, too."""
-    return text.replace(" ", "-")
 
 
 def _addresses(client: KazooClient, options: argparse.Namespace) -> dict[int, str]:

@@ -7,8 +7,7 @@ from zklock.cli.view.model import Look
 from zklock.cli.view.table import (
     COLUMNS,
     Order,
-    locks,
-    queue,
+    inside,
     rows,
     summary,
     to_json,
@@ -31,7 +30,7 @@ def test_orders() -> None:
     look = some().look()
 
     def order(by: Order) -> list[str]:
-        return [row.key for row in rows(look, by)]
+        return [row.it.key for row in rows(look, by)]
 
     assert order(Order.WAITING) == ["/busy", "/late", "/old", "/permits"]
     assert order(Order.PATH) == ["/busy", "/late", "/old", "/permits"]
@@ -41,9 +40,9 @@ def test_orders() -> None:
 
 def test_a_filter_looks_at_path_kind_and_holder() -> None:
     look = some().look()
-    assert [row.key for row in rows(look, part="LATE")] == ["/late"]
-    assert [row.key for row in rows(look, part="semaphore of 2")] == ["/permits"]
-    assert [row.key for row in rows(look, part="host-7")] == ["/late", "/old"]
+    assert [row.it.key for row in rows(look, part="LATE")] == ["/late"]
+    assert [row.it.key for row in rows(look, part="semaphore of 2")] == ["/permits"]
+    assert [row.it.key for row in rows(look, part="host-7")] == ["/late", "/old"]
     assert rows(look, part="no such") == []
 
 
@@ -66,21 +65,19 @@ def test_what_is_kept() -> None:
     (kept,) = rows(look, part="/kept")
     assert kept.cells[2] == "host-5 (kept)"
     (lock,) = (lock for lock in look.locks if lock.path == "/kept")
-    assert [row[1] for row in queue(lock, {}).rows] == ["keeps", "waits"]
+    assert [row[0] for row in inside(lock, {}).rows] == ["keeps", "waits"]
     (latch,) = rows(look, part="/latch")
     assert latch.cells[2] == "host-7", "a member of an election may say what it likes"
 
 
 def test_the_addresses_of_clients_are_the_last_column() -> None:
     look = some().look(addresses={2: "10.0.0.8:4711", 3: "\x1b:1"})
-    assert locks(look).heads == COLUMNS
-    assert locks(some().look()).heads == COLUMNS[:-1]
-    cells = {row.key: row.cells for row in rows(look)}
+    cells = {row.it.key: row.cells for row in rows(look)}
     assert {path: row[-1] for path, row in cells.items()} == {
         "/busy": "10.0.0.8:4711", "/late": "-", "/old": "-", "/permits": "-"
     }  # fmt: skip
     (busy,) = (lock for lock in look.locks if lock.path == "/busy")
-    addresses = [row[-1] for row in queue(busy, look.addresses).rows]
+    addresses = [row[-1] for row in inside(busy, look.addresses).rows]
     assert addresses == ["10.0.0.8:4711", "\\x1b:1", "\\x1b:1"]
     told = to_json(look, Order.PATH, "")["locks"][0]["contenders"]
     assert [one["address"] for one in told] == ["10.0.0.8:4711", "\x1b:1", "\x1b:1"]
@@ -92,7 +89,7 @@ def test_the_line_above() -> None:
     world = World()
     for path, session in (("/a", 1), ("/b", 2), ("/b", 1), ("/a", 2)):
         world.queue(path, session, f"h:1:t{session}")
-    assert summary(world.look()) == "2 locks, 2 waiting, 1 DEADLOCK: see 'zklock graph'"
+    assert summary(world.look()) == "2 locks, 2 waiting, 1 certain deadlock"
 
 
 def test_a_persistent_contender_has_no_session_and_a_remedy() -> None:
@@ -100,7 +97,7 @@ def test_a_persistent_contender_has_no_session_and_a_remedy() -> None:
     node = world.queue("/locks/old one", 0, "gone")
     other = world.queue("/locks/old one", 0, "gone, too")
     (lock,) = world.look().locks
-    assert [row[6] for row in queue(lock, {}).rows] == ["none", "none"]
+    assert [row[4] for row in inside(lock, {}).rows] == ["none", "none"]
     (row,) = rows(world.look())
     assert row.cells[7] == "none"
     stays = "belongs to no session: it stays when its process ends, and later contenders wait for"

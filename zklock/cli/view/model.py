@@ -234,6 +234,11 @@ class LockView:
         """What it is, with the limit if there is one."""
         return self.what.value if self.limit is None else f"{self.what.value} of {self.limit}"
 
+    @property
+    def head(self) -> str:
+        """What it is, and how many hold and wait."""
+        return f"{self.name}, {len(self.holders)} hold, {len(self.waiting)} wait"
+
     def orphans(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with each persistent contender, and how to remove it."""
         for it in self.places:
@@ -274,11 +279,20 @@ class PoolView:
     shards: int
     workers: Sequence[PoolMember]
     orphans: int
+    name = What.POOL.value
 
     @property
     def key(self) -> str:
         """What tells it from all else: a lock may stand at the same path, and no path has a NUL."""
         return f"{self.path}\0"
+
+    @property
+    def head(self) -> str:
+        """What it is, and what its workers own."""
+        return (
+            f"pool, {self.shards} shards, {self.orphans} without an owner, "
+            f"{len(self.workers)} workers"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields but for the path, for ``json.dumps``."""
