@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from zklock._ground.addresses import session_text
 from zklock.cli import connection, settings
@@ -15,7 +14,7 @@ from zklock.cli.status import Status
 from zklock.cli.view.live import look
 from zklock.cli.view.model import Look, Owner, QueuePlace
 from zklock.cli.view.reader import Reader
-from zklock.cli.view.text import draws, json_of, plain, short
+from zklock.cli.view.text import json_of, plain, short
 from zklock.cli.view.waits import Deadlock, Stand
 
 DESCRIPTION = """\
@@ -47,49 +46,45 @@ def run(options: argparse.Namespace) -> int:
     elif options.dot or options.mermaid:
         print(*(dot(seen) if options.dot else mermaid(seen)), sep="\n")
     else:
-        lines = UNICODE if draws(sys.stdout.encoding) else ASCII
-        print(*text(seen, options.root, lines, hosts), sep="\n")
+        print(*text(seen, options.root, hosts), sep="\n")
     if any(deadlock.certain for deadlock in seen.deadlocks):
         return Status.CRITICAL
     return Status.FAILED if seen.deadlocks else Status.OK
 
 
-_Item: TypeAlias = Owner | Stand | str
-"""An owner; a lock that it holds, or who waits there; the path of a lock, or a remark."""
-
-
 def to_json(seen: Look, options: Sequence[str] = ()) -> dict[str, Any]:
     """Return the graph for ``json.dumps``: contenders, what each waits for, deadlocks."""
     nodes = [stand.place.path for stand in seen.stands]
-    return {
-        "contenders": [{"lock": stand.lock.path, **stand.place.to_json()} for stand in seen.stands],
-        "waits": [
-            {
-                "node": stand.place.path,
-                "lock": stand.lock.path,
-                "behind": [nodes[other] for other in stand.behind],
-                "until_gone": stand.count,
-            }
-            for stand in seen.stands
-            if not stand.holds
-        ],
-        "deadlocks": [
-            {
-                "certain": deadlock.certain,
-                "chain": [
-                    {
-                        "waiter": _who(waiter.place),
-                        "lock": waiter.lock.path,
-                        "blocker": _who(blocker.place),
-                    }
-                    for waiter, blocker in deadlock.chain
-                ],
-                "nodes": list(deadlock.involved),
-                "command": deadlock.remedy(options),
-            }
-            for deadlock in seen.deadlocks
-        ],
-    }
+    told = [{"lock": stand.lock.path, **stand.place.to_json()} for stand in seen.stands]
+    waits = [
+        {
+            "node": stand.place.path,
+            "lock": stand.lock.path,
+            "behind": [nodes[other] for other in stand.behind],
+            "until_gone": stand.count,
+        }
+        for stand in seen.stands
+        if not stand.holds
+    ]
+
+    def chain(deadlock: Deadlock) -> list[dict[str, Any]]:
+        who = [[_who(stand.place) for stand in link] for link in deadlock.chain]
+        locks = [waiter.lock.path for waiter, _ in deadlock.chain]
+        return [
+            {"waiter": waiter, "lock": lock, "blocker": blocker}
+            for lock, (waiter, blocker) in zip(locks, who, strict=True)
+        ]
+
+    deadlocks = [
+        {
+            "certain": deadlock.certain,
+            "chain": chain(deadlock),
+            "nodes": list(deadlock.involved),
+            "command": deadlock.remedy(options),
+        }
+        for deadlock in seen.deadlocks
+    ]
+    return {"contenders": told, "waits": waits, "deadlocks": deadlocks}
 
 
 def _who(place: QueuePlace) -> dict[str, Any]:
@@ -97,61 +92,41 @@ def _who(place: QueuePlace) -> dict[str, Any]:
     return {name: told[name] for name in ("identity", "session", "node", "holds")}
 
 
-UNICODE = ("├─ ", "└─ ", "│  ", "   ")
-ASCII = ("|- ", "`- ", "|  ", "   ")
-
-
-def _tree(seen: Look, lines: Sequence[str]) -> Iterator[str]:
-    """Yield owners that others wait for; below each its locks, below each lock who waits for it."""
-    tee, end, bar, gap = lines
-    queues: dict[str, list[Stand]] = defaultdict(list)
-    held: dict[Owner, dict[str, Stand]] = defaultdict(dict)
+def _tree(seen: Look) -> Iterator[str]:
+    """Yield holders for whom others wait; below each its waiters, below them what they hold."""
+    waiters: dict[str, list[Stand]] = defaultdict(list)
+    held: dict[Owner, list[Stand]] = defaultdict(list)
     for stand in seen.stands:
         if not stand.holds:
-            queues[stand.lock.path].append(stand)
-    for stand in seen.stands:
-        if stand.holds and stand.lock.path in queues:
-            held[stand.place.owner][stand.lock.path] = stand
-    waits = {stand.place.owner for queue in queues.values() for stand in queue}
-    known = {path for locks in held.values() for path in locks}
-    shown: set[Owner | str] = set()
-
-    def told(item: _Item) -> tuple[str, Sequence[_Item]]:
-        """Return the line of an item, and what stands below it."""
-        if isinstance(item, str):
-            queue = queues.get(item, ())
-            return f"{plain(item)}  its holder is not known" if queue else item, queue
-        if isinstance(item, Stand) and item.holds:
-            path = item.lock.path
-            below = ["(its queue stands above)"] if path in shown else queues[path]
-            shown.add(path)
-            return f"{plain(path)}  held {short(item.place.age)}", below
-        owner = item.place.owner if isinstance(item, Stand) else item
-        again, locks = owner in shown, held.get(owner, {})
-        shown.update([owner] if locks else ())
-        line = _name(owner)
-        if isinstance(item, Stand):
-            line += f"  waits {short(item.place.age)}{'  (see above)' if again else ''}"
-        return line, [] if again else [*locks.values()]
-
-    roots: list[Owner | str] = sorted(held, key=waits.__contains__)  # first those that do not wait
-    roots += [path for path in queues if path not in known]
+            waiters[stand.lock.path].append(stand)
+    busy = [stand for stand in seen.stands if stand.lock.path in waiters]
+    for stand in busy:
+        if stand.holds:
+            held[stand.place.owner].append(stand)
+    waiting = {stand.place.owner for queue in waiters.values() for stand in queue}
+    drawn, opened = set[str](), set[str]()
+    # First those who do not wait. A waiter is a root only where nobody is known to hold.
+    roots = sorted(busy, key=lambda it: (not it.holds, it.place.owner in waiting))
     for root in roots:
-        work: list[tuple[str, str, _Item]] = [] if root in shown else [("", "", root)]
+        work = [] if root.place.path in drawn else [(0, root)]
         while work:  # without recursion: chains may be long
-            before, after, item = work.pop()
-            line, below = told(item)
-            yield f"{before}{line}"
-            for at, inner in enumerate(below[::-1]):
-                mark, more = (tee, bar) if at else (end, gap)
-                work.append((f"{after}{mark}", f"{after}{more}", inner))
+            depth, stand = work.pop()
+            owner, path = stand.place.owner, stand.lock.path
+            below = waiters[path] if stand.holds else held[owner]
+            key = path if stand.holds else str(owner)
+            again = below and key in opened
+            does = "holds" if stand.holds else "waits for"
+            line = f"{_name(owner)} {does} {plain(path)} ({short(stand.place.age)})"
+            yield f"{'  ' * depth}{line}{': see above' if again else ''}"
+            drawn.add(stand.place.path)
+            if not again:
+                opened.add(key)
+                work += [(depth + 1, other) for other in reversed(below)]
 
 
-def text(
-    seen: Look, path: str, lines: Sequence[str] = UNICODE, options: Sequence[str] = ()
-) -> Iterator[str]:
-    """Yield the lines for a reader: the trees, then the deadlocks."""
-    yield from _tree(seen, lines)
+def text(seen: Look, path: str, options: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the lines for a reader: the tree, then the deadlocks."""
+    yield from _tree(seen)
     waiting = sum(not stand.holds for stand in seen.stands)
     for deadlock in seen.deadlocks:
         yield ""
@@ -163,8 +138,7 @@ def text(
 
 
 def _told(deadlock: Deadlock, options: Sequence[str]) -> Iterator[str]:
-    sure = "certain" if deadlock.certain else "possible"
-    yield f"DEADLOCK ({sure}), {len(deadlock.involved)} contenders:"
+    yield f"DEADLOCK ({deadlock.sure}), {len(deadlock.involved)} contenders:"
     for one, before in deadlock.chain:
         waiter, blocker = _name(one.place.owner), _name(before.place.owner)
         does = f"{before.place.state} it" if before.holds else "waits before it"
@@ -180,58 +154,39 @@ def _told(deadlock: Deadlock, options: Sequence[str]) -> Iterator[str]:
 
 
 def dot(seen: Look) -> Iterator[str]:
-    """Yield the lines of a graph for Graphviz."""
-    owners, edges, red = _edges(seen)
+    """Yield the lines of a graph for Graphviz: an edge for each wait."""
     yield "digraph waits {"
     yield "  rankdir=LR; node [shape=box];"
-    for owner, number in owners.items():
-        mark = ", color=red" if number in red else ""
-        yield f"  n{number} [label={_quoted(_name(owner))}{mark}];"
-    for waiter, blocker, label, stuck in edges:
+    for (waiter, blocker, path), stuck in _edges(seen).items():
         mark = ", color=red, penwidth=2" if stuck else ""
-        yield f"  n{waiter} -> n{blocker} [label={_quoted(label)}{mark}];"
+        yield f"  {_quoted(waiter)} -> {_quoted(blocker)} [label={_quoted(path)}{mark}];"
     yield "}"
 
 
 def mermaid(seen: Look) -> Iterator[str]:
     """Yield the lines of a graph for Mermaid."""
-    owners, edges, red = _edges(seen)
+    edges = _edges(seen)
+    names = dict.fromkeys(name for *ends, _ in edges for name in ends)
+    nodes = {name: f'n{at}["{_entities(name)}"]' for at, name in enumerate(names)}
     yield "graph LR"
-    for owner, number in owners.items():
-        yield f'  n{number}["{_entities(_name(owner))}"]'
-    stuck_edges = []
-    for at, (waiter, blocker, label, stuck) in enumerate(edges):
-        yield f'  n{waiter} -->|"{_entities(label)}"| n{blocker}'
-        if stuck:
-            stuck_edges.append(str(at))
-    if red:
-        yield f"  style {','.join(f'n{number}' for number in sorted(red))} stroke:#c00"
-    if stuck_edges:
-        yield f"  linkStyle {','.join(stuck_edges)} stroke:#c00,stroke-width:3px"
+    for (waiter, blocker, path), stuck in edges.items():
+        arrow = "==>" if stuck else "-->"
+        yield f'  {nodes[waiter]} {arrow}|"{_entities(path)}"| {nodes[blocker]}'
 
 
-def _edges(
-    seen: Look,
-) -> tuple[dict[Owner, int], list[tuple[int, int, str, bool]], set[int]]:
-    """Return the owners with their numbers, the waits between them, and who is in a deadlock."""
-    owners: dict[Owner, int] = {}
-    edges: dict[tuple[int, int, str], bool] = {}
-    stuck = {node for deadlock in seen.deadlocks for node in deadlock.involved}
-    red: set[int] = set()
+def _edges(seen: Look) -> dict[tuple[str, str, str], bool]:
+    """Return who waits behind whom for which lock, each by identity and session.
 
-    def number(stand: Stand) -> int:
-        found = owners.setdefault(stand.place.owner, len(owners))
-        if stand.place.path in stuck:
-            red.add(found)
-        return found
-
+    The value tells whether both are in a deadlock.
+    """
+    among = {node for deadlock in seen.deadlocks for node in deadlock.involved}
+    edges: dict[tuple[str, str, str], bool] = {}
     for stand in seen.stands:
-        for other in stand.behind:
-            blocker = seen.stands[other]
-            edge = number(stand), number(blocker), stand.lock.path
-            nodes = {stand.place.path, blocker.place.path}
-            edges[edge] = edges.get(edge, False) or nodes <= stuck
-    return owners, [(*edge, red_one) for edge, red_one in edges.items()], red
+        for other in (seen.stands[at] for at in stand.behind):
+            waiter, blocker = (f"{it.place.identity} {it.place.session}" for it in (stand, other))
+            edge, nodes = (waiter, blocker, stand.lock.path), {stand.place.path, other.place.path}
+            edges[edge] = edges.get(edge, False) or nodes <= among
+    return edges
 
 
 def _quoted(label: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from tests.unit.cli.views import World
 from zklock.cli import graph as draw
 from zklock.cli.view.model import Look
 from zklock.cli.view.text import json_of
-from zklock.cli.view.waits import Deadlock, Need, circles, never
+from zklock.cli.view.waits import Deadlock, Need, circles, never, stands
 
 
 def thread(name: str) -> str:
@@ -240,42 +242,55 @@ def test_a_process_that_waits_for_many_locks() -> None:
 # How it is shown.
 
 
+def drawn(found: Look) -> list[str]:
+    """Return the lines of the text, without ages."""
+    return [re.sub(r" \(\d\w*\)", "", line) for line in draw.text(found, "/locks")]
+
+
 def test_text_of_a_deadlock() -> None:
-    found = played(*crossed(ONE, TWO)).look()
-    lines = list(draw.text(found, "/locks", draw.ASCII))
-    assert [line.partition("  held")[0].partition("  waits")[0] for line in lines[:5]] == [
-        "host:17:one",
-        "`- /a",
-        "   `- host:17:two",
-        "      `- /b",
-        "         `- host:17:one",
-    ]
-    assert lines[5:9] == [
+    lines = drawn(played(*crossed(ONE, TWO)).look())
+    assert lines[:-1] == [
+        "host:17:one holds /a",
+        "  host:17:two waits for /a",
+        "    host:17:two holds /b",
+        "      host:17:one waits for /b",
+        "        host:17:one holds /a: see above",
         "",
         "DEADLOCK (certain), 4 contenders:",
         "  host:17:one waits for /b: host:17:two holds it",
         "  host:17:two waits for /a: host:17:one holds it",
     ]
-    command = lines[9].partition(": ")[2]
+    command = lines[-1].partition(": ")[2]
     assert shlex.split(command) == [
         "zklock", "break", "/b", "0000000000000007-0000000000"
     ]  # fmt: skip
 
 
-def test_text_of_a_queue() -> None:
-    world = World()
-    for name in (ONE, TWO, THREE):
-        world.queue("/locks/x", 1, name)
-    lines = list(draw.text(world.look(), "/locks"))
-    assert [line.split("  ")[0] for line in lines] == [
-        "host:17:one",
-        "└─ /locks/x",
-        "",
-        "",
+def test_who_is_waited_for_comes_first_and_each_queue_once() -> None:
+    world = played(
+        ("/b", 2, TWO), ("/b", 3, THREE), ("/s", 2, [(1, ONE), (4, "h:4:x")], [(2, TWO)])
+    )
+    lines = drawn(world.look())
+    assert lines == [
+        "host:17:one holds /s",
+        "  host:17:two waits for /s",
+        "    host:17:two holds /b",
+        "      host:17:three waits for /b",
+        "h:4:x holds /s: see above",
         "no deadlock: 2 wait",
     ]
-    assert lines[2].lstrip().startswith("├─ host:17:two  waits ")
-    assert lines[3].lstrip().startswith("└─ host:17:three  waits ")
+
+
+def test_a_queue_whose_holder_is_not_known() -> None:
+    world = World()
+    paths = [world.queue("/x", 1, name) for name in (ONE, TWO)]
+    look = world.look()
+    (lock,) = look.locks
+    waiter = replace(lock, places=[it for it in lock.places if it.path == paths[1]])
+    assert drawn(replace(look, locks=[waiter], stands=stands([waiter]))) == [
+        "host:17:two waits for /x",
+        "no deadlock: 1 waits",
+    ]
 
 
 def test_what_would_steer_a_terminal_is_escaped() -> None:
@@ -286,19 +301,23 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
     for shown in (draw.text(found, "/"), draw.dot(found), draw.mermaid(found)):
         text = "".join(shown)
         assert not set(text) & {"\x1b", "\n"}
-    (label,) = (line for line in draw.dot(found) if "n0 [label" in line)
-    assert label == r'  n0 [label="b\"<\\x0a"];'
+    (edge,) = (line for line in draw.dot(found) if "->" in line)
+    assert edge == r"""  "b\"<\\x0a 0x2" -> "a\\x1b[31m 0x1" [label="/x"];"""
 
 
 def test_a_graph_for_graphviz_and_mermaid() -> None:
-    found = played(*crossed(ONE, TWO)).look()
+    found = played(*crossed(ONE, TWO), ("/a", 3, THREE)).look()
     dot = list(draw.dot(found))
-    assert '  n0 -> n1 [label="/a", color=red, penwidth=2];' in dot
-    assert '  n1 -> n0 [label="/b", color=red, penwidth=2];' in dot
-    mermaid = list(draw.mermaid(found))
-    assert mermaid[0] == "graph LR"
-    assert '  n0 -->|"/a"| n1' in mermaid
-    assert mermaid[-1] == "  linkStyle 0,1 stroke:#c00,stroke-width:3px"
+    one, two, three = ('"host:17:one 0x1"', '"host:17:two 0x2"', '"host:17:three 0x3"')
+    assert f'  {one} -> {two} [label="/b", color=red, penwidth=2];' in dot
+    assert f'  {two} -> {one} [label="/a", color=red, penwidth=2];' in dot
+    assert f'  {three} -> {two} [label="/a"];' in dot
+    assert list(draw.mermaid(found)) == [
+        "graph LR",
+        '  n0["host:17:two 0x2"] ==>|"/a"| n1["host:17:one 0x1"]',
+        '  n2["host:17:three 0x3"] -->|"/a"| n0["host:17:two 0x2"]',
+        '  n1["host:17:one 0x1"] ==>|"/b"| n0["host:17:two 0x2"]',
+    ]
 
 
 def test_json() -> None:

@@ -31,11 +31,6 @@ def json_of(**fields: Any) -> str:
     return json.dumps({"version": JSON_VERSION, **fields})
 
 
-def draws(encoding: str | None) -> bool:
-    """Whether lines and arrows may be written in this encoding."""
-    return (encoding or "").lower().replace("-", "") == "utf8"
-
-
 def plain(text: str) -> str:
     """Return the text without what would steer a terminal: that is escaped as in Python."""
     return text.translate(_ESCAPES)
