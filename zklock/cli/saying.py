@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zklock.cli.status import Status
-from zklock.cli.view.text import lines, plain, rough, some
+from zklock.cli.view.text import CLOCKS_DIFFER, lines, plain, short, some
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -53,8 +53,12 @@ def say_orphans(command: str, locks: Iterable[LockView]) -> None:
 def say_limits(command: str, reader: Reader) -> None:
     """Say what a picture lacks: nodes that ACLs hide, and ages that are not exact."""
     say_hidden(command, reader)
-    if why := rough(reader.facts.times.behind):
-        say(command, f"ages are approximate: {why}")
+    if reader.facts.behind >= CLOCKS_DIFFER:
+        say(
+            command,
+            f"ages are approximate: this machine's clock is {short(reader.facts.behind)} or more "
+            "behind the clock of ZooKeeper's leader: keep both by NTP",
+        )
 
 
 class LogFormatter(logging.Formatter):

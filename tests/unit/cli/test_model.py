@@ -12,7 +12,7 @@ from tests.unit.cli.views import World
 from zklock._ground.addresses import session_text
 from zklock._pool.nodes import WorkerRecord
 from zklock.cli.view import model
-from zklock.cli.view.model import Times, What, Znode, find
+from zklock.cli.view.model import What, Znode, find
 
 
 def pool(world: World, path: str) -> None:
@@ -101,55 +101,18 @@ def test_places_are_counted_among_those_who_wait() -> None:
     ]  # fmt: skip
 
 
-class Clocks:
-    """This machine's clock, which may be set, and one that nobody sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.machine = self.steady = 1000.0
-        monkeypatch.setattr(model, "time", SimpleNamespace(time=lambda: self.machine))
-        monkeypatch.setattr(model, "clock", lambda: self.steady)
-
-    def go_on(self, seconds: float) -> None:
-        self.machine += seconds
-        self.steady += seconds
-
-
-@pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    return Clocks(monkeypatch)
-
-
-def test_a_clock_that_is_behind(clocks: Clocks) -> None:
-    times = Times()
-    assert (times.now(), times.behind) == (1000.0, 0.0)
-    times.note(990.0)
-    assert (times.now(), times.behind) == (1000.0, 0.0)
-    times.note(1060.0)
-    assert (times.now(), times.behind) == (1060.0, 60.0)
-    clocks.go_on(5.0)
-    times.note(1061.0)  # older than what is known by now
-    assert (times.now(), times.behind) == (1065.0, 60.0)
-
-
-def test_a_clock_that_is_set_right_is_believed_again(clocks: Clocks) -> None:
-    times = Times()
-    times.note(1060.0)
-    clocks.machine += 60.0
-    assert (times.now(), times.behind) == (1060.0, 0.0)
-    clocks.go_on(5.0)
-    assert times.now() == 1065.0
-
-
-def test_an_age_is_never_negative(clocks: Clocks) -> None:
+def test_an_age_is_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "time", SimpleNamespace(time=lambda: 1000.0))
     world = World()
     world.queue("/a", 1, "x")
     (place,) = world.look().locks[0].places
-    times = Times()
-    assert replace(place, created=990.0, times=times).age == 10.0
-    assert replace(place, created=1010.0, times=times).age == 0.0
-    times.note(1012.0)
-    assert replace(place, created=1010.0, times=times).age == 2.0
+    assert replace(place, created=990.0).age == 10.0
+    assert replace(place, created=1010.0).age == 0.0
+    assert replace(place, created=1010.0, behind=12.0).age == 2.0
     assert replace(place, created=None).age is None
+    world.facts.behind = 60.0
+    look = world.look()
+    assert (look.behind, look.locks[0].places[0].behind) == (60.0, 60.0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zklock.cli.view.table import Table
-from zklock.cli.view.text import lines, many, named, plain, rough, short, some
+from zklock.cli.view.text import lines, many, named, plain, short, some
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,6 @@ def test_what_steers_a_terminal_is_escaped(text: str, expected: str) -> None:
         (short(61), "1m1s"),
         (short(3600), "1h"),
         (short(90061), "1d1h"),
-        (rough(1.9), ""),
     ],
 )
 def test_what_is_told(told: str, expected: str) -> None:
@@ -53,7 +52,3 @@ def test_lines_are_aligned_below_the_names() -> None:
     assert table.lines() == ["N    M", "a    bb", "ccc  d"]
     assert table.first(1).lines() == ["N", "a", "ccc"]
     assert Table(["n"], [], []).lines() == ["N"]
-
-
-def test_a_clock_that_is_behind_is_told_of() -> None:
-    assert rough(75.0).startswith("this machine's clock is 1m15s or more behind")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zklock._ground.addresses import session_text
-from zklock._ground.clock import clock
 from zklock._pool import nodes as pool_nodes
 from zklock._pool.keys import parse_shards
 from zklock._pool.views import PoolMember, members
@@ -69,46 +67,15 @@ _KINDS = {
 }
 
 
-class Times:
-    """What ZooKeeper's clock shows at least: nodes tell when they were made.
-
-    The clock itself cannot be asked. So a clock of this machine that is behind is noticed, and one
-    that is ahead is not.
-    """
-
-    def __init__(self) -> None:
-        self._newest: tuple[float, float] | None = None  # by ZooKeeper's clock, and by ``clock``
-
-    def note(self, moment: float) -> None:
-        """Note a moment that ZooKeeper's clock has shown; in seconds, as of ``time.time``."""
-        if self._newest is None or moment > self._least():
-            self._newest = moment, clock()
-
-    def now(self) -> float:
-        """Return the time: this machine's, or the least that ZooKeeper's clock must show by now."""
-        return max(time.time(), self._least())
-
-    @property
-    def behind(self) -> float:
-        """By how many seconds this machine's clock is behind at least; 0.0 if it may be right."""
-        return max(0.0, self._least() - time.time())
-
-    def _least(self) -> float:
-        if self._newest is None:
-            return -math.inf
-        moment, noted = self._newest
-        return moment + clock() - noted
-
-
 _told_by = attrgetter(*(known.name for known in fields(Contender)))
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace(Contender):
-    """A contender. ``created``: when it came, by ZooKeeper's clock."""
+    """A contender. ``created``: when it came, by ZooKeeper's clock. ``behind``: as in ``Facts``."""
 
     created: float | None = None
-    times: Times = field(default_factory=Times, compare=False, repr=False)
+    behind: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, it: Contender, *more: Any) -> QueuePlace:
@@ -154,8 +121,8 @@ class QueuePlace(Contender):
 
     @property
     def age(self) -> float | None:
-        """Seconds since it came, by ``times``; ``None``: unknown."""
-        return None if self.created is None else max(0.0, self.times.now() - self.created)
+        """Seconds since it came; ``None``: unknown."""
+        return None if self.created is None else max(0.0, time.time() + self.behind - self.created)
 
     def to_json(self) -> dict[str, Any]:
         """Return all its fields, for ``json.dumps``."""
@@ -322,8 +289,8 @@ class Look:
     """All that was found below a path, in order of the paths.
 
     ``stands``: all contenders, and who waits behind whom. ``connected``: whether changes are told;
-    if not, it may be out of date. ``behind``: seconds by which this machine's clock is behind
-    ZooKeeper's, at least. ``addresses``: of the clients of sessions, as far as they are known.
+    if not, it may be out of date. ``behind``: as in ``Facts``. ``addresses``: of the clients of
+    sessions, as far as they are known.
     """
 
     locks: Sequence[LockView] = ()
@@ -344,11 +311,15 @@ class Look:
 
 @dataclass(slots=True)
 class Facts:
-    """What was read so far, by path, and what is hidden."""
+    """What was read so far, by path, and what is hidden.
+
+    ``behind``: seconds by which this machine's clock is behind ZooKeeper's, at least: nodes tell
+    when they were made. The clock itself cannot be asked: one that is ahead is not noticed.
+    """
 
     nodes: dict[str, Znode] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
-    times: Times = field(default_factory=Times)
+    behind: float = 0.0
 
     def children(self, path: str) -> Sequence[str] | None:
         """Return the names of a node's children; ``None`` if it was not listed."""
@@ -442,7 +413,7 @@ def picture(facts: Facts) -> Look:
     found = [find(path, facts) for path in sorted(listed)]
     locks = [it.lock for it in found if it.lock is not None and it.lock.places]
     pools = [it.pool for it in found if it.pool is not None]
-    return Look(locks, pools, denied=sorted(facts.denied), behind=facts.times.behind)
+    return Look(locks, pools, denied=sorted(facts.denied), behind=facts.behind)
 
 
 def _pool_around(path: str, facts: Facts) -> str | None:
@@ -487,7 +458,7 @@ def _places(path: str, facts: Facts) -> list[QueuePlace]:
             there.append((name, None))
             dates.append(None)
     found = queries.describe(path, facts.nodes[path].born, there)
-    return [QueuePlace.of(one, date, facts.times) for one, date in zip(found, dates, strict=True)]
+    return [QueuePlace.of(one, date, facts.behind) for one, date in zip(found, dates, strict=True)]
 
 
 def _oldest(places: Iterable[QueuePlace]) -> float | None:

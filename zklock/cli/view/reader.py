@@ -141,7 +141,7 @@ class Reader:
                 return None
             self._take_told()
             self._todo.clear()
-            self.facts = Facts(times=self.facts.times)
+            self.facts = Facts()
             self._dropped = False
             read = self._read
         else:
@@ -245,7 +245,7 @@ class Reader:
         if job is _Job.LIST:
             self._listed(path, set(known.names or ()), got)
         elif stat.ephemeralOwner:  # what stays may have its time from a clock that was wrong
-            self.facts.times.note(stat.created)
+            self.facts.behind = max(self.facts.behind, stat.created - time.time())
 
     def _await_root(self) -> None:
         self.missing = True

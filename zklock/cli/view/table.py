@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from zklock.cli.view.model import LockView, Look, PoolView
-from zklock.cli.view.text import many, named, plain, rough, short
+from zklock.cli.view.text import CLOCKS_DIFFER, many, named, plain, short
 
 
 class Table(NamedTuple):
@@ -102,7 +102,7 @@ def summary(look: Look) -> str:
     parts = [many(len(look.locks), "lock"), f"{waiting} waiting"]
     parts += [many(count, what) for what, count in more.items() if count]
     parts += ["the path does not exist"] * look.missing
-    parts += ["ages are approximate"] * bool(rough(look.behind))
+    parts += ["ages are approximate"] * (look.behind >= CLOCKS_DIFFER)
     return ", ".join(parts)
 
 

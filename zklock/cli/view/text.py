@@ -57,16 +57,6 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
-def rough(behind: float) -> str:
-    """Return why ages are rough where this machine's clock is behind so far; else nothing."""
-    if behind < CLOCKS_DIFFER:
-        return ""
-    return (
-        f"this machine's clock is {short(behind)} or more behind the clock of ZooKeeper's leader: "
-        "keep both by NTP"
-    )
-
-
 def short(seconds: float | None) -> str:
     """Return a length of time in its two greatest units; ``-`` if it is not known."""
     if seconds is None:
