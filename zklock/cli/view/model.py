@@ -34,7 +34,6 @@ POOL_PARTS = WORKERS | {"shards", "returning"}
 """The parts of a pool that are no lock."""
 _OF_WORKERS = ("identity", "owned", "assigned", "draining", "capacity")
 """What JSON has of a worker."""
-_WORD = 2**64 - 1
 
 Owner: TypeAlias = tuple[int | None, str]
 """A session and an identity."""
@@ -279,7 +278,6 @@ class Found:
 
     path: str
     what: What
-    children: int = 0
     lock: LockView | None = None
     pool: PoolView | None = None
 
@@ -358,7 +356,7 @@ class Facts:
 
 def signed(number: int) -> int:
     """Return the session's id as kazoo's number."""
-    return (number & _WORD) - (number & _WORD > _WORD >> 1) * (_WORD + 1)
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def below(path: str, name: str) -> str:
@@ -380,7 +378,7 @@ def find(path: str, facts: Facts) -> Found:
         case What.POOL:
             queue = _queue(path, facts)  # a lock's contenders may stand beside the pool's nodes
             lock, pool = queue if queue.places else None, _pool(path, facts)
-    return Found(path, what, len(children), lock, pool)
+    return Found(path, what, lock, pool)
 
 
 def _what(path: str, children: Sequence[str], facts: Facts) -> What:
