@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -116,13 +115,13 @@ class Reader:
 
     def strangers(self) -> list[str]:
         """Return children of the root that may be contenders of a program that is not known."""
-        found = []
-        for name in names.strangers(self.facts.children(self.root) or ()):
-            ask = partial(self._client.exists_async, below(self.root, name))
-            stat = answer(self._client, ask, below(self.root, name))
-            if stat is not None and stat.ephemeralOwner:
-                found.append(name)
-        return found
+        unknown = names.strangers(self.facts.children(self.root) or ())
+
+        def look(name: str) -> Any:
+            return self._client.exists_async(below(self.root, name))
+
+        stats = answers(self._client, self.root, unknown, look)
+        return [name for name, stat in stats if getattr(stat, "ephemeralOwner", 0)]
 
     @property
     def hidden(self) -> list[str]:
@@ -160,7 +159,7 @@ class Reader:
     def still_there(self, paths: Iterable[str]) -> set[str]:
         """Return which of these nodes are still the ones that were read."""
         there = set()
-        for path, stat in answers(self._client, paths, self._client.exists_async):
+        for path, stat in answers(self._client, self.root, paths, self._client.exists_async):
             if isinstance(stat, KazooException):
                 raise stat
             seen = self.facts.nodes.get(path)
@@ -201,7 +200,7 @@ class Reader:
     def _settle(self) -> None:
         """Carry out what is to be done, until nothing is."""
         while self._todo:
-            for (job, path), got in answers(self._client, self._todo, self._ask, itemgetter(1)):
+            for (job, path), got in answers(self._client, self.root, self._todo, self._ask):
                 del self._todo[job, path]
                 match got:
                     case NoAuthError():
@@ -222,8 +221,13 @@ class Reader:
 
     def _gone(self, job: _Job, path: str) -> None:
         self._forget(path)
-        if job is _Job.LIST and path == self.root:
-            self._await_root()
+        if job is not _Job.LIST or path != self.root:
+            return
+        self.missing = True
+        if self._follow:
+            ask = partial(self._client.exists_async, self.root, watch=self._watches[_Job.LIST])
+            if answer(self._client, ask, self.root) is not None:
+                self._todo[_Job.LIST, self.root] = None
 
     def _take(self, job: _Job, path: str, got: Any, stat: Any) -> None:
         before = self.facts.nodes.get(path)
@@ -246,13 +250,6 @@ class Reader:
             self._listed(path, set(known.names or ()), got)
         elif stat.ephemeralOwner:  # what stays may have its time from a clock that was wrong
             self.facts.behind = max(self.facts.behind, stat.created - time.time())
-
-    def _await_root(self) -> None:
-        self.missing = True
-        if self._follow:
-            ask = partial(self._client.exists_async, self.root, watch=self._watches[_Job.LIST])
-            if answer(self._client, ask, self.root) is not None:
-                self._todo[_Job.LIST, self.root] = None
 
     def _listed(self, path: str, known: set[str], children: list[str]) -> None:
         self.missing &= path != self.root
@@ -296,23 +293,23 @@ class Reader:
 
 def answer(client: KazooClient, ask: Callable[[], Any], path: str) -> Any:
     """Return the answer about a node, or raise kazoo's error. ``NoAnswer`` if it does not come."""
-    ((_, got),) = answers(client, [path], lambda _: ask())
+    ((_, got),) = answers(client, path, [path], lambda _: ask())
     if isinstance(got, KazooException):
         raise got
     return got
 
 
 def answers(
-    client: KazooClient,
-    keys: Iterable[_K],
-    ask: Callable[[_K], Any],
-    path_of: Callable[[_K], str] = str,
+    client: KazooClient, path: str, keys: Iterable[_K], ask: Callable[[_K], Any]
 ) -> Iterator[tuple[_K, Any]]:
-    """Ask about each key, and yield it with its answer, or with kazoo's error.
+    """Ask about each key at or below a path, and yield it with its answer, or with kazoo's error.
 
     Ask again while ZooKeeper is too busy. ``NoAnswer`` if nothing comes for a session timeout.
     """
     timeout = client.handler.session_timeout
+    silence = zklock.NoAnswer(
+        f"{path}: no answer within {timeout:g} s: check that a quorum is up, and try again"
+    )
     left, since, tries = [*keys], clock(), 0
     while left:
         batch = [(key, ask(key)) for key in left[:_WINDOW]]
@@ -322,12 +319,12 @@ def answers(
             try:
                 got = reply.get(timeout=timeout)
             except client.handler.timeout_exception as error:
-                raise _no_answer(path_of(key), timeout) from error
+                raise silence from error
             except KazooException as error:
                 meaning = MEANINGS.get(getattr(error, "code", 0))
                 if meaning is not None and meaning.busy:
                     if clock() - since >= timeout:
-                        raise _no_answer(path_of(key), timeout) from error
+                        raise silence from error
                     refused.append(key)
                     continue
                 got = error
@@ -337,9 +334,3 @@ def answers(
             left += refused
             time.sleep(backoff(tries))
             tries += 1
-
-
-def _no_answer(path: str, timeout: float) -> zklock.NoAnswer:
-    return zklock.NoAnswer(
-        f"{path}: no answer within {timeout:g} s: check that a quorum is up, and try again"
-    )
