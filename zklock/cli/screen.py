@@ -21,7 +21,7 @@ from zklock.cli.view.table import Table
 from zklock.cli.view.text import plain
 
 _ORDERS = list(table.Order)
-_TURN_SECONDS = 0.5
+_TURN_SECONDS = 1.0
 
 
 class _Table(DataTable[Text]):
@@ -51,7 +51,7 @@ class _Table(DataTable[Text]):
 
 
 class Top(App[None]):
-    """The screen: it draws the newest look, with the ages of now, twice a second.
+    """The screen: it draws the newest look, with the ages of now, once a second.
 
     ``failed``: the error that has ended it. ``ended_by``: the signal that has.
     """
