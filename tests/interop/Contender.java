@@ -3,18 +3,14 @@ import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
-import java.util.stream.Stream;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.leader.LeaderLatch;
@@ -238,46 +234,17 @@ public final class Contender {
         }
     }
 
-    /** Count who else is present, and insist that nobody is who must not be. */
-    private static int others(Path presence, Recipe recipe, String mine, String text)
-            throws Exception {
-        List<String> others = new ArrayList<>();
-        try (Stream<Path> files = Files.list(presence)) {
-            files.map(file -> file.getFileName().toString())
-                    .filter(name -> !name.equals(mine))
-                    .forEach(others::add);
-        }
-        boolean alone;
-        switch (recipe.kind()) {
-            case "read":
-                alone = others.stream().allMatch(name -> name.startsWith("read-"));
-                break;
-            case "lease":
-                alone = others.size() < Integer.parseInt(text.split("=")[1]);
-                break;
-            default:
-                alone = others.isEmpty();
-        }
-        if (!alone) {
-            throw new IllegalStateException(mine + " is held, and so is " + others);
-        }
-        return others.size();
-    }
-
     private static String contend(CuratorFramework client, String[] words) throws Exception {
         String[] texts = words[1].split(",");
-        Path folder = Path.of(words[3]);
-        Path presence = folder.resolve("presence");
         int count = Integer.parseInt(words[4]);
         long holdMicros = Long.parseLong(words[5]);
         Recipe[] recipes = new Recipe[texts.length];
         for (int i = 0; i < texts.length; i++) {
             recipes[i] = recipe(client, texts[i], words[2]);
         }
-        int most = 0;
         try (FileChannel ledger =
                 FileChannel.open(
-                        folder.resolve("ledger"),
+                        Path.of(words[3], "ledger"),
                         StandardOpenOption.CREATE,
                         StandardOpenOption.APPEND)) {
             for (int i = 0; i < count; i++) {
@@ -286,15 +253,11 @@ public final class Contender {
                     throw new IllegalStateException("not granted in time");
                 }
                 long entered = System.nanoTime();
-                String mine = recipe.kind() + "-" + WHO;
-                Files.createFile(presence.resolve(mine));
-                most = Math.max(most, 1 + others(presence, recipe, mine, texts[i % texts.length]));
                 if (holdMicros > 0) {
                     TimeUnit.MICROSECONDS.sleep(holdMicros);
                 }
                 String node = recipe.node();
                 String sequence = node.substring(node.length() - 10);
-                Files.delete(presence.resolve(mine));
                 long left = System.nanoTime();
                 String line =
                         String.join(
@@ -308,7 +271,7 @@ public final class Contender {
                 recipe.release();
             }
         }
-        return "done " + count + " " + most;
+        return "done " + count;
     }
 
     /** The fencing token of whoever holds a lock by this node, as zklock would write it. */

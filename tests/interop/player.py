@@ -18,11 +18,9 @@ commands, a line each:
     The ids of those who stand in the election of a latch, with commas between them.
 ``contend RECIPE,… PATH FOLDER COUNT MICROSECONDS``
     Acquires, holds for so many microseconds, and releases COUNT times, with the recipes in turn.
-    While it holds, it is shown by a file in FOLDER/presence, and looks for those of others: one
-    that must not be there ends the process. For every hold it appends to FOLDER/ledger, while it
-    still holds: kind, number of the node, nanoseconds of the monotonic clock (which all processes
-    of the machine share) at which it entered and left, and who it is. "done", COUNT, and the most
-    who were present at once.
+    For every hold it appends to FOLDER/ledger, while it still holds: kind, number of the node,
+    nanoseconds of the monotonic clock (which all processes of the machine share) at which it
+    entered and left, and who it is. "done" and COUNT.
 
 RECIPE may end with ``=N``, for the limit of a semaphore or the id of a latch, and kazoo's with
 ``+``: then it is given the patterns of Curator's names. zklock's may end with ``@kazoo``: then it
@@ -61,17 +59,16 @@ class Recipe:
         plain, _, limit = rest.partition("=")
         name, _, naming = plain.removesuffix("+").partition("@")
         self.kind = KINDS[name]
-        self.limit = int(limit) if limit else 1
         client, options = clients[self.library], dict[str, Any]()
         if self.library == "zklock":
             if limit:
-                options["limit"] = self.limit
+                options["limit"] = int(limit)
             if naming:
                 options["naming"] = naming
             self.lock = getattr(zklock, name)(client, path, **options)
         else:
             if limit:
-                options["max_leases"] = self.limit
+                options["max_leases"] = int(limit)
             if plain.endswith("+"):
                 options["extra_lock_patterns"] = PATTERNS[name]
             self.lock = getattr(kazoo_recipes, name)(client, path, **options)
@@ -95,36 +92,22 @@ class Recipe:
     def release(self) -> None:
         self.lock.release()
 
-    def may_meet(self, others: list[str]) -> bool:
-        """Whether it may be held while these are present."""
-        if self.kind == "read":
-            return all(name.startswith("read-") for name in others)
-        return len(others) < self.limit
-
 
 def contend(recipes: list[Recipe], folder: Path, count: int, hold: float) -> str:
     """Acquire and release so many times; return what to answer."""
-    presence, most = folder / "presence", 0
     with (folder / "ledger").open("a", buffering=1) as ledger:
         for turn in range(count):
             recipe = recipes[turn % len(recipes)]
             if not recipe.acquire(DEADLINE):
                 raise RuntimeError("not granted in time")
             entered = time.monotonic_ns()
-            mine = presence / f"{recipe.kind}-{WHO}"
-            mine.touch(exist_ok=False)
-            others = [each.name for each in presence.iterdir() if each != mine]
-            if not recipe.may_meet(others):
-                raise RuntimeError(f"{mine.name} is held, and so is {others}")
-            most = max(most, 1 + len(others))
             if hold:
                 time.sleep(hold)
             sequence = recipe.node[-10:]
-            mine.unlink()
             left = time.monotonic_ns()
             ledger.write(f"{recipe.kind} {sequence} {entered} {left} {WHO}\n")
             recipe.release()
-    return f"done {count} {most}"
+    return f"done {count}"
 
 
 def main(hosts: str) -> None:
