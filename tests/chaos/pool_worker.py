@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ from tests.chaos import stores
 from tests.chaos.history import History
 from tests.chaos.worker import connected, write
 from tests.contract.fronts import FRONTS, Steps
+from tests.players import Player
 from tests.releases import REPOSITORY
 from zklock import aio
 from zklock._core.attempt import Pending
@@ -40,6 +40,8 @@ LOOK_EVERY = 0.02
 WRITE_EVERY = 0.5
 BUSY_SECONDS = 0.2
 """How long a write may wait for those of others: it keeps a loop waiting, too."""
+LONG = 300.0
+"""Seconds that it may take for an answer: it asks ZooKeeper again and again."""
 
 
 WORKERS: dict[str, type[Membership[Any]]] = {
@@ -170,27 +172,17 @@ class PoolWorker:
     def __init__(self, release: Path = REPOSITORY, **settings: Any) -> None:
         self.identity: str = settings["identity"]
         command = [sys.executable, "-m", "tests.chaos.pool_worker", json.dumps(settings)]
-        self.process = subprocess.Popen(
-            command,
-            cwd=release,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        log = Path(settings["folder"], f"{self.identity}.log")
+        self._player = Player(command, log, release)
+        self.process = self._player.process
 
     def hear(self) -> Any:
         """Return its next answer; the first one says that it has joined."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"{self.identity} ended: {self.process.wait(20)}"
-        return json.loads(line)
+        return json.loads(self._player.hears(LONG))
 
     def ask(self, word: str, *arguments: Any) -> Any:
         """Give a command and return the answer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([word, *arguments]) + "\n")
-        self.process.stdin.flush()
+        self._player.tell(json.dumps([word, *arguments]))
         return self.hear()
 
     def owned(self) -> dict[int, str]:
@@ -199,12 +191,8 @@ class PoolWorker:
 
     def close(self) -> None:
         """Make sure that it is gone."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self.process.kill()
+        self._player.close()
 
 
 if __name__ == "__main__":

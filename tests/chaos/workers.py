@@ -15,6 +15,7 @@ from tests.chaos.plan import Settings
 from tests.chaos.pool_worker import PoolWorker
 from tests.chaos.stores import SqliteStore
 from tests.chaos.worker import CRASH_CODE, WorkerSettings
+from tests.players import Player
 from tests.releases import REPOSITORY
 from zklock._ground.clock import clock
 from zklock._pool.nodes import PoolPaths
@@ -46,7 +47,7 @@ class Workers:
         self._history = history
         self._guard = threading.Lock()
         self._lives = [0] * settings.workers
-        self._running: dict[int, tuple[str, subprocess.Popen[str]]] = {}
+        self._running: dict[int, tuple[str, Player]] = {}
 
     def start(self, number: int) -> None:
         """Start a worker in this place."""
@@ -68,64 +69,51 @@ class Workers:
                 favourite=favourite,
                 spared=() if earlier else self._settings.favourites(),
             )
-            with (self._folder / f"{name}.log").open("wb") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.chaos.worker", told.to_json()],
-                    cwd=self._earlier if earlier else REPOSITORY,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            self._running[number] = name, process
+            command = [sys.executable, "-m", "tests.chaos.worker", told.to_json()]
+            place = self._earlier if earlier else REPOSITORY
+            self._running[number] = name, Player(command, self._folder / f"{name}.log", place)
 
-    def kill(self, number: int, only: subprocess.Popen[str] | None = None) -> str | None:
+    def kill(self, number: int, only: Player | None = None) -> str | None:
         """SIGKILL it; return the name of the process, ``None`` if there was none, or another."""
         with self._guard:
-            name, process = self._running.get(number, (None, None))
-            if process is None or only not in (None, process):
+            name, player = self._running.get(number, (None, None))
+            if player is None or only not in (None, player):
                 return None
             del self._running[number]
-        process.kill()
-        process.wait()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        player.close()  # it has answered nothing, so it is killed
         return name
 
     def signal(self, number: int, what: signal.Signals) -> str | None:
         """Send it a signal; return the name of the process, ``None`` if there was none."""
         with self._guard:
-            name, process = self._running.get(number, (None, None))
-            if process is None or process.poll() is not None:
+            name, player = self._running.get(number, (None, None))
+            if player is None or player.process.poll() is not None:
                 return None
-            process.send_signal(what)
+            player.process.send_signal(what)
             return name
 
     def tend(self) -> None:
         """Replace those that ended by themselves; note those that had no business to."""
-        for number, (name, process) in [*self._running.items()]:
-            code = process.poll()
-            if code is not None and self.kill(number, process) is not None:
+        for number, (name, player) in [*self._running.items()]:
+            code = player.process.poll()
+            if code is not None and self.kill(number, player) is not None:
                 self._ended(name, code, CRASH_CODE)
                 self.start(number)
 
     def finish(self, seconds: float) -> None:
         """Have all end in order; those that do not are made to say where they hang."""
         deadline = clock() + seconds
-        for _, process in self._running.values():
-            assert process.stdin is not None
+        for _, player in self._running.values():
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write("finish\n")
-                process.stdin.flush()
-        for name, process in self._running.values():
+                player.tell("finish")
+        for name, player in self._running.values():
             try:
-                self._ended(name, process.wait(max(0.0, deadline - clock())), 0, CRASH_CODE)
+                self._ended(name, player.process.wait(max(0.0, deadline - clock())), 0, CRASH_CODE)
             except subprocess.TimeoutExpired:
                 self._history.note("error", what=f"{name} hangs: see {name}.log")
-                process.send_signal(signal.SIGUSR1)
+                player.process.send_signal(signal.SIGUSR1)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(1.0)
+                    player.process.wait(1.0)
         self.close()
 
     def _ended(self, name: str, code: int, *expected: int) -> None:
