@@ -14,6 +14,7 @@ import collections
 import gc
 import os
 import random
+import statistics
 import sys
 import threading
 import time
@@ -27,8 +28,16 @@ from kazoo.exceptions import KazooException
 
 import zklock
 from tests.bench import results
+from tests.bench.together import resident
 from tests.contract.fronts import Loop, Steps, Threads
+from tests.contract.support import open_files
 from zklock.testing import FaultProxy, ZooKeeperServer, four_letter
+
+EVERY = 30.0
+"""Seconds from one count to the next."""
+
+PACE = 20.0
+"""How often each user acts, in a second."""
 
 TIMEOUT = 4.0
 """The session timeout of all clients, in seconds."""
@@ -66,13 +75,12 @@ Users come and go by chance, each with a few threads, sockets and watches.
 class Users:
     """What the threads of the process do until they are told to stop, on both fronts."""
 
-    def __init__(self, seed: str, pace: float) -> None:
+    def __init__(self, seed: str) -> None:
         self.stop = threading.Event()
         self.errors: list[str] = []
         self.counts: collections.Counter[str] = collections.Counter()
         self._counting = threading.Lock()
         self._seed = seed
-        self._pace = pace
         self._threads: list[threading.Thread] = []
 
     def add(self, what: str) -> None:
@@ -93,7 +101,7 @@ class Users:
                     self.stop.wait(0.05)  # it is out of touch: ask not too often
                 except Exception:
                     self.errors.append(f"{name}: {traceback.format_exc()}")
-                self.stop.wait(chance.expovariate(self._pace))
+                self.stop.wait(chance.expovariate(PACE))
 
         self._threads.append(threading.Thread(target=run, name=f"soak-{name}"))
         self._threads[-1].start()
@@ -177,16 +185,12 @@ class Users:
 def count(server: ZooKeeperServer) -> dict[str, float]:
     """Return how much there is of each measure."""
     gc.collect()
-    said = dict(
-        line.split("\t", 1)
-        for line in four_letter(server.host, server.port, "mntr").splitlines()
-        if "\t" in line
-    )
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    lines = four_letter(server.host, server.port, "mntr").splitlines()
+    said = dict(line.split("\t", 1) for line in lines if "\t" in line)
     return {
         "threads": threading.active_count(),
-        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only their number
-        "memory, MiB": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        "descriptors": len(open_files()),
+        "memory, MiB": resident() / 1024,
         "objects": len(gc.get_objects()),
         "watches": int(said["zk_watch_count"]),
         "ephemeral nodes": int(said["zk_ephemerals_count"]),
@@ -196,25 +200,20 @@ def count(server: ZooKeeperServer) -> dict[str, float]:
 
 def grown(samples: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
     """Return what grew in the second half: the means of its first and of its second part."""
-    half = samples[len(samples) // 2 :]
-    middle = len(half) // 2
+    quarter = max(1, len(samples) // 4)
+    parts = samples[-2 * quarter : -quarter], samples[-quarter:]
     found = {}
     for name, (share, some) in MEASURES.items():
-        before, after = (
-            sum(each[name] for each in part) / max(1, len(part))
-            for part in (half[:middle], half[middle:])
-        )
+        before, after = (statistics.fmean(each[name] for each in part) for part in parts)
         if after > before * (1 + share) + some:
             found[name] = before, after
     return found
 
 
-def soak(
-    minutes: float, seed: str, every: float, pace: float
-) -> tuple[list[dict[str, float]], Users]:
-    """Run, and sample every so many seconds; return the samples."""
+def soak(minutes: float, seed: str) -> tuple[list[dict[str, float]], Users]:
+    """Run; return the samples, and who ran."""
     samples: list[dict[str, float]] = []
-    users = Users(seed, pace)
+    users = Users(seed)
     with ExitStack() as stack:
         server = stack.enter_context(ZooKeeperServer())
         proxies = [stack.enter_context(FaultProxy(server, record=100)) for _ in range(3)]
@@ -234,10 +233,10 @@ def soak(
         users.start("faults", users.fault, proxies, operator)
         end = time.monotonic() + 60 * minutes
         while (left := end - time.monotonic()) > 0:
-            time.sleep(min(every, left))
+            time.sleep(min(EVERY, left))
             samples.append(count(server))
             line = "  ".join(f"{name} {value:.6g}" for name, value in samples[-1].items())
-            print(f"{len(samples) * every / 60:6.1f} min  {line}", flush=True)
+            print(f"{len(samples) * EVERY / 60:6.1f} min  {line}", flush=True)
         users.finish()
     return samples, users
 
@@ -246,26 +245,16 @@ def main() -> int:
     """Run, print what was counted, and decide."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--every", type=float, default=30.0, metavar="SECONDS")
     parser.add_argument("--seed", default=os.urandom(4).hex())
-    parser.add_argument("--pace", type=float, default=20.0, help="of each user: acts a second")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    print(f"seed {options.seed}")
-    samples, users = soak(options.minutes, options.seed, options.every, options.pace)
-    counts = dict(sorted(users.counts.items()))
-    for what, number in counts.items():
-        print(f"{number:8} {what}")
-    for error in users.errors:
-        print(error)
+    samples, users = soak(options.minutes, options.seed)
+    run = results.Run({"minutes": options.minutes, "seed": options.seed})
+    run.note("counts", dict(sorted(users.counts.items())))
+    run.figures["samples"] = {name: [each[name] for each in samples] for name in MEASURES}
     more = grown(samples)
-    for name, (before, after) in more.items():
-        print(f"{name} grew in the second half: from {before:.6g} to {after:.6g}")
+    print(*users.errors, f"seed {options.seed}; grew in the second half: {more}", sep="\n")
     if options.json is not None:
-        told = ("minutes", "every", "pace", "seed")
-        run = results.Run({name: getattr(options, name) for name in told})
-        run.figures["counts"] = counts
-        run.figures["samples"] = {name: [each[name] for each in samples] for name in MEASURES}
         run.write(options.json)
     return bool(more or users.errors)
 

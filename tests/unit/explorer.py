@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -342,11 +341,8 @@ class Covered:
     taken: set[str] = field(default_factory=set)
 
 
-def explore(bounds: Bounds, tell: Callable[[Covered], object] = lambda covered: None) -> Covered:
-    """Take every step from every state, once; raise `Found` if a promise is broken.
-
-    ``tell`` is called after each step.
-    """
+def explore(bounds: Bounds) -> Covered:
+    """Take every step from every state, once; raise `Found` if a promise is broken."""
     covered = Covered()
     trace: list[Step] = []
     world = World(bounds)
@@ -369,7 +365,6 @@ def explore(bounds: Bounds, tell: Callable[[Covered], object] = lambda covered: 
             world.take(step)
             covered.taken.add(step[0])
             covered.steps += 1
-            tell(covered)
             key = spelled(world)
             if key in seen:
                 trace.pop()
@@ -390,26 +385,10 @@ def explore(bounds: Bounds, tell: Callable[[Covered], object] = lambda covered: 
     return covered
 
 
-_TELL_EVERY = 100_000
-
-
 def main(arguments: list[str]) -> None:
     """Explore: ``python -m tests.unit.explorer CONTENDERS FAULTS [KIND ...]``."""
     contenders, faults, *kinds = arguments
-    bounds = Bounds(int(contenders), int(faults), tuple(kinds) or FAULTS)
-    began = time.process_time()
-
-    def tell(covered: Covered) -> None:
-        if covered.steps % _TELL_EVERY == 0:
-            say(covered)
-
-    def say(covered: Covered) -> None:
-        spent = time.process_time() - began
-        print(f"{covered.steps} steps, {covered.states} states, {spent:.0f} s", flush=True)
-
-    covered = explore(bounds, tell=tell)
-    say(covered)
-    print(f"all explored; {covered.ends} ends, the longest way has {covered.deepest} steps")
+    print("explored:", explore(Bounds(int(contenders), int(faults), tuple(kinds) or FAULTS)))
 
 
 if __name__ == "__main__":
