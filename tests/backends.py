@@ -11,6 +11,12 @@ from zklock.testing import Backend, BackendUnavailable, choose_backend
 from zklock.testing.selection import BACKEND_VARIABLE
 
 NAMES = ("java", "container", "embedded")
+QUICK_ELECTIONS = {
+    # A server that found no leader asks again at intervals that grow to a minute by default, and
+    # waits five seconds for a peer to accept a connection.
+    "zookeeper.fastleader.maxNotificationInterval": "1000",
+    "zookeeper.cnxTimeout": "1000",
+}
 
 
 def backend_or_skip(name: str) -> Backend:

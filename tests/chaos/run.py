@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tests.backends import QUICK_ELECTIONS
 from tests.chaos import server_log, stores
 from tests.chaos.checker import Bounds
 from tests.chaos.history import History, load
@@ -35,13 +36,6 @@ from zklock.testing import Ensemble, wait_for
 from zklock.testing.proxy import FaultProxy
 
 log = logging.getLogger("chaos")
-
-QUICK_ELECTIONS = {
-    # A server that found no leader asks again at intervals that grow to a minute by default, and
-    # waits five seconds for a peer to accept a connection.
-    "zookeeper.fastleader.maxNotificationInterval": "1000",
-    "zookeeper.cnxTimeout": "1000",
-}
 
 
 def run(settings: Settings, folder: Path) -> server_log.Decision:

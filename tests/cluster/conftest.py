@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import statistics
-import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from zklock.testing import Ensemble
+from zklock.testing import BackendUnavailable, Ensemble, NotServing, srvr
+from zklock.testing.java import Installation
+from zklock.testing.ports import LOOPBACK
 
-if TYPE_CHECKING:
-    from tests.cluster.test_partitions import Duel
 
-Report = Callable[[str, "list[Duel]"], None]
-QUICK_ELECTIONS = {
-    "zookeeper.fastleader.maxNotificationInterval": "1000",
-    "zookeeper.cnxTimeout": "1000",
-}
+def mode_of(port: int) -> str | None:
+    """Return what a server of this machine says that it is; ``None`` while it does not serve."""
+    try:
+        return srvr(LOOPBACK, port, timeout=1).mode
+    except (OSError, NotServing):
+        return None
+
+
+@pytest.fixture(scope="session")
+def installation() -> Installation:
+    """A ZooKeeper in local Java, for members that no ensemble of ``zklock.testing`` has."""
+    try:
+        return Installation.find()
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -27,28 +34,3 @@ def ensemble(shared: Ensemble) -> Iterator[Ensemble]:
     yield shared
     shared.heal_all()
     shared.start()
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Return what prints a line, though the test passes."""
-
-    def printed(line: str) -> None:
-        with capsys.disabled():
-            print(f"\n{line}", file=sys.stderr)
-
-    return printed
-
-
-@pytest.fixture
-def report(say: Callable[[str], None]) -> Report:
-    """Return what waits for the outcome of every duel, and prints the margins."""
-
-    def show(what: str, made: list[Duel]) -> None:
-        margins = [duel.margin() for duel in made]
-        say(
-            f"{what}: {len(margins)} runs, margins {min(margins):.3f} … {max(margins):.3f} s, "
-            f"median {statistics.median(margins):.3f} s"
-        )
-
-    return show

@@ -11,8 +11,7 @@ import pytest
 
 import zklock
 from tests.backends import backend_to_cut
-from tests.cluster.conftest import Report
-from tests.cluster.test_partitions import duels, hold_on, hosts, others
+from tests.cluster.test_partitions import duels, hold_on, hosts, judge, others
 from tests.contract.support import SOON
 from tests.timed import timed_grants
 from zklock.testing import Ensemble, wait_for
@@ -62,7 +61,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_grant(
-    name: str, report: Report
+    name: str,
 ) -> None:
     kind = KINDS[name]
     with (
@@ -83,7 +82,7 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_grant(
         with duels(follower.hosts, rivals, kind.session, **kind.options) as (made, pool):
             hold_on(made, kind.session, pool)
             ensemble.cut_from_peers(follower)
-            report(f"{name}, session {kind.session:g} s", made)
+            judge(made)
 
 
 def test_a_read_only_server_costs_no_lock() -> None:

@@ -184,20 +184,15 @@ def test_a_create_that_is_carried_out_late_keeps_nobody_waiting(
     stage: Stage,
     make: Callable[[Any, str], Any],
     paths: int,
-    say: Callable[[str], None],
 ) -> None:
     grants = stage.play(stage.locks(make, paths=paths))
-    began = time.monotonic()
     wait_for(lambda: not stage.late(), SETTLED, lambda: f"the end of {stage.late()}")
-    seconds = time.monotonic() - began
-    late = stage.made() - COUNT
-    assert late, "no create was late"
+    assert stage.made() > COUNT, "no create was late"
     for grant in grants:
         grant.release()
     assert stage.nodes() == set()
     for path in stage.paths:
         assert zklock.Lock(stage.rival, path).acquire(blocking=False)
-    say(f"late creates: {late} of {COUNT}, all deleted {seconds:.2f} s after the cut")
 
 
 def of_kazoo(client: KazooClient, path: str) -> Any:

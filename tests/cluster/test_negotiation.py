@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zklock
-from tests.backends import backend_or_skip
+from tests.backends import QUICK_ELECTIONS, backend_or_skip
 from tests.contract.support import SOON, Losses, boottime, granted, queued, run
 from tests.timed import TimedGrant, timed_grants
 from zklock.testing import Ensemble, FaultProxy, wait_for
@@ -39,9 +39,7 @@ class Succession:
         folder: Path,
         before: float,
         after: float,
-        say: Callable[[str], None],
     ) -> None:
-        self.say, self.limits = say, (before, after)
         backend = backend_or_skip("java")
         self.ensembles = [
             Ensemble(
@@ -50,7 +48,7 @@ class Succession:
                 backend=backend,
                 max_session_timeout=round(1000 * limit),
                 data_dir=folder,
-                system_properties={"zookeeper.cnxTimeout": "1000"},
+                system_properties=QUICK_ELECTIONS,
             )
             for limit in (before, after)
         ]
@@ -86,11 +84,8 @@ class Succession:
         won = waiting.result(3 * SOON)
         assert not grant.held
         assert isinstance(won, TimedGrant)
-        loss = self.losses.one()
-        assert loss.noticed < won.began
-        told, began = loss.noticed - begun, won.began - begun
-        self.say(f"{self.limits} s: told after {told:.2f} s, next grant {began:.2f} s")
-        return began
+        assert self.losses.one().noticed < won.began
+        return won.began - begun
 
 
 def connect(stack: ExitStack, hosts: str) -> Any:
@@ -102,10 +97,10 @@ def connect(stack: ExitStack, hosts: str) -> Any:
 
 @pytest.fixture
 def make_succession(
-    tmp_path: Path, say: Callable[[str], None]
+    tmp_path: Path,
 ) -> Iterator[Callable[[float, float], Succession]]:
     with ExitStack() as stack:
-        yield lambda before, after: Succession(stack, tmp_path, before, after, say)
+        yield lambda before, after: Succession(stack, tmp_path, before, after)
 
 
 def test_a_leader_goes_by_the_shorter_timeout(

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import Report
-from tests.cluster.test_partitions import duels, idling
+from tests.backends import QUICK_ELECTIONS
+from tests.cluster.conftest import mode_of
+from tests.cluster.test_partitions import duels, idling, judge
 from tests.timed import timed_grants
-from zklock.testing import BackendUnavailable, NotServing, srvr, wait_for
+from zklock.testing import wait_for
 from zklock.testing.java import Installation, JavaNode, socks_options
 from zklock.testing.ports import LOOPBACK, free_ports
 from zklock.testing.relay import PeerRelay
@@ -41,7 +42,7 @@ class Observed:
             tick_time=TICK,
             sync_limit=20,
             init_limit=20,
-            system_properties={"zookeeper.cnxTimeout": "1000"},
+            system_properties=QUICK_ELECTIONS,
         )
         peers = {
             f"server.{index + 1}": f"{LOOPBACK}:{ports[index][0]}:{ports[index][1]}:"
@@ -76,11 +77,7 @@ class Observed:
             raise
 
     def mode(self, index: int) -> str | None:
-        """Return what a member says that it is; ``None`` while it does not serve."""
-        try:
-            return srvr(LOOPBACK, self.ports[index], timeout=1).mode
-        except (OSError, NotServing):
-            return None
+        return mode_of(self.ports[index])
 
     def hosts(self, index: int) -> str:
         return f"{LOOPBACK}:{self.ports[index]}"
@@ -92,11 +89,7 @@ class Observed:
 
 
 @pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    try:
-        installation = Installation.find()
-    except BackendUnavailable as error:
-        pytest.skip(str(error))
+def observed(installation: Installation) -> Iterator[Observed]:
     made = Observed(installation)
     with timed_grants():
         yield made
@@ -105,7 +98,7 @@ def observed() -> Iterator[Observed]:
 
 @pytest.mark.parametrize("ticks", [2.2, 3.0])
 def test_a_holder_whose_observers_follower_is_cut_off_is_told_before_the_next_grant(
-    observed: Observed, ticks: float, report: Report
+    observed: Observed, ticks: float
 ) -> None:
     observed.relay.heal(observed.follower)
     wait_for(lambda: observed.mode(OBSERVER) == "observer", 60, "the observer")
@@ -119,4 +112,4 @@ def test_a_holder_whose_observers_follower_is_cut_off_is_told_before_the_next_gr
         # On a busy machine a lease as short as these may have lapsed by itself.
         assert any(duel.grant is not None and duel.grant.held for duel in made)
         observed.relay.cut(observed.follower)
-        report(f"observer of a cut-off follower, session {ticks:g} ticks", made)
+        judge(made)

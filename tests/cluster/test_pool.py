@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 import zklock
-from tests.backends import backend_to_cut
+from tests.backends import QUICK_ELECTIONS, backend_to_cut
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import History, load
 from tests.chaos.pool_worker import PoolWorker
 from tests.chaos.run import note_pool
-from tests.cluster.conftest import QUICK_ELECTIONS
 from tests.contract.support import boottime
 from zklock.testing import Ensemble, wait_for
 
@@ -150,11 +149,9 @@ def test_a_worker_is_cut_off_with_its_server(
     began = boottime()
     ensemble.cut_from_peers(minority)
     wait_for(lambda: not one.owned(), SOON, "the loss of all shards")
-    noticed = boottime()
+    assert boottime() - began < 4.0  # without a word from ZooKeeper
     after = settled(*others)
-    took = boottime()
     assert one.owned() == {}
-    assert noticed - began < 4.0  # without a word from ZooKeeper
     for was, now in zip(theirs, after, strict=True):
         assert was.items() < now.items()  # none of theirs was touched
     tokens: dict[int, str] = {number: token for each in after for number, token in each.items()}
@@ -167,4 +164,3 @@ def test_a_worker_is_cut_off_with_its_server(
     assert set(found.ends) == {"RELEASED", "LEASE_LAPSED"}
     assert found.ends["LEASE_LAPSED"] == len(mine)
     assert found.noticed["LEASE_LAPSED"] > 0
-    print(f"told after {noticed - began:.2f} s, taken over after {took - began:.2f} s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -90,7 +89,6 @@ def contend(
     zklock_client: Any,
     zklock_path: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> Contend:
     """Return ``contend(cast, micros=0)``: all holds, of which many follow one of another process.
 
@@ -101,7 +99,7 @@ def contend(
         for folder in below:  # Curator would make a container, which comes and goes
             zklock_client.ensure_path(zklock_path + folder)
         holds = play(players, cast, zklock_path, tmp_path, micros=micros)
-        tell(holds, capsys)
+        changes_hands(holds)
         assert violations([hold for hold in holds if hold.kind != "lease"]) == []
         assert most_at_once(hold for hold in holds if hold.kind in ("exclusive", "write")) <= 1
         for folder in below:
@@ -111,19 +109,10 @@ def contend(
     return run
 
 
-def tell(holds: list[Hold], capsys: pytest.CaptureFixture[str]) -> None:
-    """Say what was played; often the next holder is another process."""
+def changes_hands(holds: list[Hold]) -> None:
+    """Look whether the next holder is often another process: else nothing is shown."""
     turns = sum(a.who != b.who for a, b in pairwise(sorted(holds, key=lambda each: each.entered)))
     assert turns > HOLDS / 10
-    seconds = (max(hold.left for hold in holds) - min(hold.entered for hold in holds)) / 1e9
-    with capsys.disabled():
-        print(
-            f"\n{len(holds)} holds by {len({hold.who for hold in holds})} processes in "
-            f"{seconds:.1f} s, {turns} of them by another process than the last, at most "
-            f"{most_at_once(holds)} at once",
-            end=" ",
-            file=sys.stderr,
-        )
 
 
 @pytest.mark.parametrize("cast", EXCLUSIVE.values(), ids=EXCLUSIVE)
@@ -145,7 +134,6 @@ def test_programs_move_from_kazoo_one_by_one(
     zklock_client: Any,
     zklock_path: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Four processes with kazoo's lock, unchanged, become zklock's while all contend."""
     zklock_client.ensure_path(zklock_path)
@@ -159,7 +147,7 @@ def test_programs_move_from_kazoo_one_by_one(
             assert player.hears(STILL, written(tmp_path)).startswith("done ")
     holds = held(tmp_path)
     assert len(holds) == HOLDS
-    tell(holds, capsys)
+    changes_hands(holds)
     assert violations(holds) == []
     assert most_at_once(holds) == 1
     gone(zklock_client, zklock_path)
@@ -195,8 +183,8 @@ def test_the_earlier_release_holds_in_the_order_of_one_queue(
     assert most != 3 or len({hold.sequence for hold in holds}) == HOLDS
 
 
-def elect(players: list[Player], stand: Callable[[int], str], path: str, folder: Path) -> int:
-    """Have all stand for election at once; return how many terms were handed over."""
+def elect(players: list[Player], stand: Callable[[int], str], path: str, folder: Path) -> None:
+    """Have all stand for election at once; many terms are handed over."""
     (folder / "presence").mkdir()
     for at, player in enumerate(players):
         player.tell(f"contend {stand(at)} {path} {folder} {TERMS} 2000")
@@ -212,4 +200,3 @@ def elect(players: list[Player], stand: Callable[[int], str], path: str, folder:
     assert [hold.sequence for hold in holds] == sorted({hold.sequence for hold in holds})
     assert most_at_once(holds) == 1
     assert transfers > TERMS / 4
-    return transfers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ import pytest
 import zklock
 from tests.contract.support import SOON, gone, queued, run
 from tests.interop.conftest import Players
-from tests.interop.test_contention import TERMS, elect
+from tests.interop.test_contention import elect
 from tests.players import Player
 from zklock.testing import ZooKeeperServer, four_letter, wait_for
 
@@ -107,7 +106,6 @@ def test_one_leads_at_a_time_in_the_order_of_the_queue(
     zklock_client: Any,
     zklock_path: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     zklock_client.ensure_path(zklock_path)  # Curator would make a container, which comes and goes
     latches, electors = players("java", 2), players("elector", 2)
@@ -118,14 +116,12 @@ def test_one_leads_at_a_time_in_the_order_of_the_queue(
     seen: list[zklock.LeaderChange] = []
     watching = zklock.LeaderElection(zklock_client, zklock_path)
     with watching.observe(seen.append):
-        transfers = elect(latches + electors, stand, zklock_path, tmp_path)
+        elect(latches + electors, stand, zklock_path, tmp_path)
     tokens = [change.token for change in seen if change.token is not None]
     assert tokens == sorted(set(tokens))
     told = {change.leader.identity for change in seen if change.leader is not None}
     assert told == {"latch0", "latch1", "zklock0", "zklock1"}
     gone(zklock_client, zklock_path)
-    with capsys.disabled():
-        print(f"\n{transfers} of {4 * TERMS} terms handed over", end=" ", file=sys.stderr)
 
 
 def test_latches_are_shown_by_their_id(
