@@ -3,75 +3,65 @@ import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
-import java.util.StringJoiner;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.stream.Collectors;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryOneTime;
 
 /**
- * Takes Curator's mutex for tests/bench/peers.py, one command a line:
+ * Takes Curator's mutex for tests/bench/peers.py, one command a line; answers in whole numbers:
  *
  * <pre>
- * connect HOSTS PATH              connected
- * disconnect                      disconnected
- * block COUNT                     the nanoseconds of every cycle, then all processor time
- * contend HOSTS PATH CLIENTS MS   the cycles of all clients, each of which has a thread
- * spread HOSTS PATH THREADS MS    the cycles of all threads of one client, each with a lock of its own
- * hand HOSTS PATH COUNT MS        the nanoseconds from each release of one client to the other's turn
+ * block HOSTS PATH COUNT             the nanoseconds of every cycle, then all processor time
+ * rate HOSTS PATH CLIENTS PATHS MS   the cycles of as many threads as there are clients or paths
+ * hand HOSTS PATH COUNT MS           the nanoseconds from each release of one client to the other's turn
  * </pre>
  */
-public final class Cycles {
-    private static CuratorFramework connected(String hosts) throws InterruptedException {
-        CuratorFramework client =
-                CuratorFrameworkFactory.builder()
-                        .connectString(hosts)
-                        .sessionTimeoutMs(10_000)
-                        .connectionTimeoutMs(10_000)
-                        .retryPolicy(new RetryOneTime(100))
-                        .build();
-        client.start();
-        client.blockUntilConnected();
-        return client;
-    }
+public final class Cycles implements AutoCloseable {
+    private final List<CuratorFramework> clients = new ArrayList<>();
 
-    private static String block(InterProcessMutex mutex, int count) throws Exception {
-        StringJoiner times = new StringJoiner(" ");
-        long busy = processorTime();
-        long[] took = new long[count];
+    private Cycles(String hosts, int count) throws InterruptedException {
         for (int i = 0; i < count; i++) {
-            long started = System.nanoTime();
-            mutex.acquire();
-            mutex.release();
-            took[i] = System.nanoTime() - started;
+            CuratorFramework client =
+                    CuratorFrameworkFactory.builder()
+                            .connectString(hosts)
+                            .sessionTimeoutMs(10_000)
+                            .connectionTimeoutMs(10_000)
+                            .retryPolicy(new RetryOneTime(100))
+                            .build();
+            clients.add(client);
+            client.start();
+            client.blockUntilConnected();
         }
-        busy = processorTime() - busy;
-        for (long each : took) {
-            times.add(String.valueOf(each));
-        }
-        return times.add(String.valueOf(busy)).toString();
     }
 
-    private static long processorTime() {
-        com.sun.management.OperatingSystemMXBean system =
-                ManagementFactory.getPlatformMXBean(
-                        com.sun.management.OperatingSystemMXBean.class);
-        return system.getProcessCpuTime();
+    @Override
+    public void close() {
+        clients.forEach(CuratorFramework::close);
+    }
+
+    private InterProcessMutex mutex(int number, String path) {
+        return new InterProcessMutex(clients.get(number % clients.size()), path);
+    }
+
+    private static void cycle(InterProcessMutex mutex) throws Exception {
+        mutex.acquire();
+        mutex.release();
     }
 
     /** Calls all at the same time, on a thread each. */
-    private static <T> List<T> together(List<Callable<T>> all) throws Exception {
+    private static List<Long> together(List<Callable<List<Long>>> all) throws Exception {
         ExecutorService threads = Executors.newFixedThreadPool(all.size());
         try {
-            List<T> results = new ArrayList<>();
-            for (Future<T> each : threads.invokeAll(all)) {
-                results.add(each.get());
+            List<Long> results = new ArrayList<>();
+            for (Future<List<Long>> each : threads.invokeAll(all)) {
+                results.addAll(each.get());
             }
             return results;
         } finally {
@@ -79,132 +69,94 @@ public final class Cycles {
         }
     }
 
-    private static long contend(String hosts, String path, int clients, long millis)
-            throws Exception {
-        List<CuratorFramework> opened = new ArrayList<>();
-        try {
-            List<Callable<Long>> all = new ArrayList<>();
-            for (int i = 0; i < clients; i++) {
-                CuratorFramework client = connected(hosts);
-                opened.add(client);
-                all.add(turns(new InterProcessMutex(client, path), millis));
-            }
-            return sum(together(all));
-        } finally {
-            opened.forEach(CuratorFramework::close);
+    private List<Long> block(String path, int count) throws Exception {
+        com.sun.management.OperatingSystemMXBean system =
+                ManagementFactory.getPlatformMXBean(
+                        com.sun.management.OperatingSystemMXBean.class);
+        InterProcessMutex mutex = mutex(0, path);
+        cycle(mutex);
+        List<Long> took = new ArrayList<>(count + 1);
+        long busy = system.getProcessCpuTime();
+        for (int i = 0; i < count; i++) {
+            long started = System.nanoTime();
+            cycle(mutex);
+            took.add(System.nanoTime() - started);
         }
+        took.add(system.getProcessCpuTime() - busy);
+        return took;
     }
 
-    private static long spread(String hosts, String path, int threads, long millis)
-            throws Exception {
-        CuratorFramework client = connected(hosts);
-        try {
-            List<Callable<Long>> all = new ArrayList<>();
-            for (int i = 0; i < threads; i++) {
-                all.add(turns(new InterProcessMutex(client, path + "-" + i), millis));
-            }
-            return sum(together(all));
-        } finally {
-            client.close();
+    private List<Long> rate(String path, int paths, long millis) throws Exception {
+        List<Callable<List<Long>>> all = new ArrayList<>();
+        for (int i = 0; i < Math.max(clients.size(), paths); i++) {
+            InterProcessMutex mutex = mutex(i, path + "-" + i % paths);
+            cycle(mutex);
+            all.add(
+                    () -> {
+                        long until = System.nanoTime() + millis * 1_000_000;
+                        long count = 0;
+                        for (; System.nanoTime() < until; count++) {
+                            cycle(mutex);
+                        }
+                        return List.of(count);
+                    });
         }
-    }
-
-    private static long sum(List<Long> counts) {
-        return counts.stream().mapToLong(Long::longValue).sum();
+        return List.of(together(all).stream().mapToLong(Long::longValue).sum());
     }
 
     /** Each of two clients holds the lock for some time, so that the other one waits. */
-    private static String hand(String hosts, String path, int count, long millis)
-            throws Exception {
-        List<CuratorFramework> opened = new ArrayList<>();
-        try {
-            List<Callable<List<Long>>> both = new ArrayList<>();
-            for (int i = 0; i < 2; i++) {
-                CuratorFramework client = connected(hosts);
-                opened.add(client);
-                InterProcessMutex mutex = new InterProcessMutex(client, path);
-                both.add(() -> held(mutex, count, millis));
-            }
-            List<Long> moments = new ArrayList<>();
-            together(both).forEach(moments::addAll);
-            Collections.sort(moments);
-            StringJoiner gaps = new StringJoiner(" ");
-            for (int i = 2; i < moments.size(); i += 2) {
-                gaps.add(String.valueOf(moments.get(i) - moments.get(i - 1)));
-            }
-            return gaps.toString();
-        } finally {
-            opened.forEach(CuratorFramework::close);
+    private List<Long> hand(String path, int count, long millis) throws Exception {
+        List<Callable<List<Long>>> both = new ArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            InterProcessMutex mutex = mutex(i, path);
+            both.add(
+                    () -> {
+                        List<Long> moments = new ArrayList<>();
+                        for (int turn = 0; turn < count; turn++) {
+                            mutex.acquire();
+                            moments.add(System.nanoTime());
+                            Thread.sleep(millis);
+                            moments.add(System.nanoTime());
+                            mutex.release();
+                        }
+                        return moments;
+                    });
         }
+        List<Long> moments = together(both);
+        moments.sort(null);
+        List<Long> gaps = new ArrayList<>();
+        for (int i = 2; i < moments.size(); i += 2) {
+            gaps.add(moments.get(i) - moments.get(i - 1));
+        }
+        return gaps;
     }
 
-    private static List<Long> held(InterProcessMutex mutex, int count, long millis)
-            throws Exception {
-        List<Long> moments = new ArrayList<>();
-        for (int i = 0; i < count; i++) {
-            mutex.acquire();
-            moments.add(System.nanoTime());
-            Thread.sleep(millis);
-            moments.add(System.nanoTime());
-            mutex.release();
-        }
-        return moments;
-    }
-
-    /** Takes the mutex once; returns what takes it in turns for so long, and counts. */
-    private static Callable<Long> turns(InterProcessMutex mutex, long millis) throws Exception {
-        mutex.acquire();
-        mutex.release();
-        return () -> {
-            long until = System.nanoTime() + millis * 1_000_000;
-            long count = 0;
-            while (System.nanoTime() < until) {
-                mutex.acquire();
-                mutex.release();
-                count++;
+    private static List<Long> answer(String[] words) throws Exception {
+        int number = Integer.parseInt(words[3]);
+        int clients = words[0].equals("rate") ? number : words[0].equals("hand") ? 2 : 1;
+        try (Cycles cycles = new Cycles(words[1], clients)) {
+            switch (words[0]) {
+                case "block":
+                    return cycles.block(words[2], number);
+                case "rate":
+                    return cycles.rate(
+                            words[2], Integer.parseInt(words[4]), Long.parseLong(words[5]));
+                case "hand":
+                    return cycles.hand(words[2], number, Long.parseLong(words[4]));
+                default:
+                    throw new IllegalArgumentException("no such command: " + words[0]);
             }
-            return count;
-        };
+        }
     }
 
     public static void main(String[] arguments) throws Exception {
-        CuratorFramework client = null;
-        InterProcessMutex mutex = null;
         BufferedReader commands =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line;
         while ((line = commands.readLine()) != null) {
-            String[] words = line.split(" ");
-            switch (words[0]) {
-                case "connect":
-                    client = connected(words[1]);
-                    mutex = new InterProcessMutex(client, words[2]);
-                    System.out.println("connected");
-                    break;
-                case "disconnect":
-                    client.close();
-                    System.out.println("disconnected");
-                    break;
-                case "block":
-                    System.out.println(block(mutex, Integer.parseInt(words[1])));
-                    break;
-                case "contend":
-                    int clients = Integer.parseInt(words[3]);
-                    long millis = Long.parseLong(words[4]);
-                    System.out.println(contend(words[1], words[2], clients, millis));
-                    break;
-                case "spread":
-                    int spread = Integer.parseInt(words[3]);
-                    System.out.println(
-                            spread(words[1], words[2], spread, Long.parseLong(words[4])));
-                    break;
-                case "hand":
-                    int count = Integer.parseInt(words[3]);
-                    System.out.println(hand(words[1], words[2], count, Long.parseLong(words[4])));
-                    break;
-                default:
-                    throw new IllegalArgumentException("no such command: " + line);
-            }
+            List<Long> told = answer(line.split(" "));
+            System.out.println(
+                    told.stream().map(String::valueOf).collect(Collectors.joining(" ")));
         }
     }
 }

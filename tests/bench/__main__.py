@@ -29,39 +29,22 @@ CASES: dict[str, Callable[..., None]] = {
 """Each writes into its first argument; the others are what can be said of it."""
 
 
-def options(case: Callable[..., None]) -> dict[str, inspect.Parameter]:
-    """Return what can be said of a case."""
-    _, *found = inspect.signature(case).parameters.values()
-    return {each.name: each for each in found}
-
-
-def listed() -> str:
-    """Return the cases as lines."""
-    return "\n".join(
-        f"  {name:10}{(inspect.getdoc(case) or '').splitlines()[0]}\n"
-        f"  {'':10}{' '.join(f'{each.name}={each.default}' for each in options(case).values())}"
-        for name, case in CASES.items()
-    )
-
-
 def main() -> None:
     """Run a case."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
         description=__doc__,
-        epilog=listed(),
+        epilog="\n\n".join(f"{name}: {inspect.getdoc(case)}" for name, case in CASES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("case", choices=CASES, metavar="CASE")
-    parser.add_argument("said", nargs="*", metavar="NAME=VALUE")
+    parser.add_argument("said", nargs="*", metavar="NAME=VALUE", help="see the code of the case")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     chosen = parser.parse_args()
     case = CASES[chosen.case]
-    said = {name: option.default for name, option in options(case).items()}
-    for each in chosen.said:
-        name, _, value = each.partition("=")
-        if name not in said:
-            parser.error(f"{chosen.case} knows no {name}")
+    _, *options = inspect.signature(case).parameters.values()
+    said = {each.name: each.default for each in options}
+    for name, value in (each.split("=") for each in chosen.said):
         said[name] = type(said[name])(value)
     print(measured_with())
     run = Run(dict(said))

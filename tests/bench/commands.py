@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import shutil
+import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import zklock
@@ -21,7 +18,6 @@ from tests.bench.together import new_path
 from tests.contract.promise import COMMANDS, FAULTS, end_of
 from zklock.testing import ZooKeeperServer
 
-TRUE = "/bin/true"
 KAZOO = """\
 import subprocess, sys
 from kazoo.client import KazooClient
@@ -38,43 +34,27 @@ def start(run: Run, rounds: int = 20) -> None:
     """What a command costs before and after its work: processor time, as multiples of Python's.
 
     ``zklock --help``, and ``zklock run`` of a free lock around ``/bin/true``, beside the start of
-    Python, flock(1), and a script that does with kazoo's lock what ``run`` does, but for the
-    supervisor. All take turns; of the process and its children.
+    Python, and a script that does with kazoo's lock what ``run`` does, but for the supervisor. All
+    take turns; of the process and its children.
     """
-    python = sys.executable
-    with ExitStack() as stack:
-        server = stack.enter_context(ZooKeeperServer())
-        file = stack.enter_context(tempfile.NamedTemporaryFile())
+    with ZooKeeperServer() as server:
         environ = {**os.environ, "ZKLOCK_HOSTS": server.hosts, "ZKLOCK_CONFIG": os.devnull}
         commands = {
-            "python -c pass": [python, "-c", "pass"],
-            "flock FILE /bin/true": [shutil.which("flock") or "flock", file.name, TRUE],
-            "python -c 'import kazoo.client'": [python, "-c", "import kazoo.client"],
-            "a script with kazoo's lock": [python, "-c", KAZOO, server.hosts, TRUE],
-            "zklock --help": [python, "-m", "zklock.cli", "--help"],
-            "zklock run": [python, "-m", "zklock.cli", "run", "/start", "--", TRUE],
+            "python -c pass": ["-c", "pass"],
+            "a script with kazoo's lock": ["-c", KAZOO, server.hosts, "/bin/true"],
+            "zklock --help": ["-m", "zklock.cli", "--help"],
+            "zklock run": ["-m", "zklock.cli", "run", "/start", "--", "/bin/true"],
         }
-        took: dict[str, list[float]] = {name: [] for name in commands}
         used: dict[str, list[float]] = {name: [] for name in commands}
         for number in range(rounds + 1):
-            for name, command in commands.items():
-                seconds, processor = measured(command, environ)
+            for name, words in commands.items():
+                before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+                command = [sys.executable, *words]
+                subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, check=True)
                 if number:  # the first round compiles, and makes the locks' nodes
-                    took[name].append(seconds)
-                    used[name].append(processor)
-        run.note("time, s", took, "python -c pass")
+                    after = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+                    used[name].append(after - before)
         run.note("processor time, s", used, "python -c pass")
-
-
-def measured(command: Sequence[str], environ: dict[str, str]) -> tuple[float, float]:
-    """Run a command; return how long it took, and how much processor time."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    took = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, command
-    return took, used.ru_utime + used.ru_stime
 
 
 def run(run: Run, runs: int = 50, timeout: float = 4.0, at_once: int = 8, seed: int = 1) -> None:

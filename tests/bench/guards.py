@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.bench.results import Run
 from tests.contract.fencing import databases, guards_under_test
 from zklock.fencing import MemoryGuards, RedisGuard
 from zklock.testing import ZooKeeperServer
+from zklock.testing.guard_conformance import Handle
 from zklock.token import FencingToken
 
 TOKEN = FencingToken(7, 34)
@@ -31,21 +33,31 @@ Write = Callable[[], object]
 Pair = tuple[str, Write, Write]
 
 
-def sql(stack: contextlib.ExitStack, name: str, store: guards_under_test.Sql) -> Pair:
-    store.create_tables()
-    store = store.fresh()
-    handle = stack.enter_context(contextlib.closing(store.open()))
+def sql(stack: contextlib.ExitStack) -> Iterator[Pair]:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    postgresql = stack.enter_context(databases.PostgreSql())
+    mariadb = stack.enter_context(databases.MariaDb())
+    for label, driver, where in (
+        ("SQLite", "sqlite3", f"{folder}/database"),
+        (f"PostgreSQL {postgresql.version}", "psycopg", postgresql.dsn),
+        (f"MariaDB {mariadb.version}", "pymysql", str(mariadb.port)),
+    ):
+        store = guards_under_test.Sql(driver, driver=driver, where=where)
+        store.create_tables()
+        store = store.fresh()
+        handle = stack.enter_context(contextlib.closing(store.open()))
 
-    def plain() -> None:
-        store.execute(
-            "UPDATE data SET value = :v WHERE resource = :r",
-            handle.connection,
-            v=value(),
-            r=store.resource,
-        )
-        handle.connection.commit()
+        def plain(
+            store: guards_under_test.Sql = store, connection: Any = handle.connection
+        ) -> None:
+            guards_under_test.write(store, connection, value())
+            connection.commit()
 
-    return name, plain, lambda: handle.write(value(), TOKEN)
+        yield f"{label}, durable", plain, partial(guarded, handle)
+
+
+def guarded(handle: Handle) -> None:
+    handle.write(value(), TOKEN)
 
 
 def http(stack: contextlib.ExitStack) -> Iterator[Pair]:
@@ -55,11 +67,7 @@ def http(stack: contextlib.ExitStack) -> Iterator[Pair]:
     for app in (fenced._app, fenced):
         url = stack.enter_context(guards_under_test.served(app))
         handles.append(guards_under_test.Service("http", url=url).open())
-    yield (
-        "HTTP, wsgiref",
-        lambda: handles[0].write(value(), TOKEN),
-        lambda: handles[1].write(value(), TOKEN),
-    )
+    yield "HTTP, wsgiref", partial(guarded, handles[0]), partial(guarded, handles[1])
 
 
 def file(stack: contextlib.ExitStack) -> Iterator[Pair]:
@@ -80,25 +88,7 @@ def file(stack: contextlib.ExitStack) -> Iterator[Pair]:
         os.fsync(descriptor)
         os.close(descriptor)
 
-    yield "file, durable", plain, lambda: handle.write(value(), TOKEN)
-
-
-def sqlite(stack: contextlib.ExitStack) -> Iterator[Pair]:
-    folder = stack.enter_context(tempfile.TemporaryDirectory())
-    store = guards_under_test.Sql("sqlite", driver="sqlite3", where=f"{folder}/database")
-    yield sql(stack, "SQLite, durable", store)
-
-
-def postgresql(stack: contextlib.ExitStack) -> Iterator[Pair]:
-    server = stack.enter_context(databases.PostgreSql())
-    store = guards_under_test.Sql("postgresql", driver="psycopg", where=server.dsn)
-    yield sql(stack, f"PostgreSQL {server.version}, durable", store)
-
-
-def mariadb(stack: contextlib.ExitStack) -> Iterator[Pair]:
-    server = stack.enter_context(databases.MariaDb())
-    store = guards_under_test.Sql("mariadb", driver="pymysql", where=str(server.port))
-    yield sql(stack, f"MariaDB {server.version}, durable", store)
+    yield "file, durable", plain, partial(guarded, handle)
 
 
 def redis(stack: contextlib.ExitStack) -> Iterator[Pair]:
@@ -123,25 +113,11 @@ def zookeeper(stack: contextlib.ExitStack) -> Iterator[Pair]:
     store = guards_under_test.ZooKeeperStore("zookeeper", hosts=server.hosts).fresh()
     handle = stack.enter_context(contextlib.closing(store.open()))
     client: Any = handle.client
-    yield (
-        f"ZooKeeper {server.version()}",
-        lambda: client.set(store.data, value()),
-        lambda: handle.write(value(), TOKEN),
-    )
+    name = f"ZooKeeper {server.version()}"
+    yield name, lambda: client.set(store.data, value()), partial(guarded, handle)
 
 
-STORES: dict[str, Callable[[contextlib.ExitStack], Iterator[Pair]]] = {
-    "http": http,
-    "file": file,
-    "sqlite": sqlite,
-    "postgresql": postgresql,
-    "mariadb": mariadb,
-    "redis": redis,
-    "zookeeper": zookeeper,
-}
-
-
-def fencing(run: Run, stores: str = ",".join(STORES), writes: int = 500) -> None:
+def fencing(run: Run, writes: int = 500) -> None:
     """What a guarded write costs beside an unguarded one, for each store: microseconds, medians.
 
     Both kinds of write change the same 1 kB value, over connections that are open already, in turns
@@ -150,9 +126,9 @@ def fencing(run: Run, stores: str = ",".join(STORES), writes: int = 500) -> None
     dominates.
     """
     run.conditions["unit"] = "µs, median"
-    for name in stores.split(","):
+    for store in (http, file, sql, redis, zookeeper):
         with contextlib.ExitStack() as stack:
-            for label, *kinds in STORES[name](stack):
+            for label, *kinds in store(stack):
                 times: list[list[float]] = [[], []]
                 for number in range(writes + 10):
                     for write, taken in zip(kinds, times, strict=True):

@@ -8,27 +8,27 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
 from typing import Any
 
 from kazoo.client import KazooClient
 
-import zklock
 from tests.bench.peers import (
     Block,
     Jvm,
     Maker,
-    Wire,
     block_of,
     connected,
     cycle_of,
+    lock_by,
+    lock_of,
     warm_jvm,
     with_asyncio,
-    with_kazoo,
-    with_wire,
-    with_zklock,
+    with_threads,
 )
 from tests.bench.results import Run, quantiles
 from tests.bench.together import begin, new_path, together
@@ -38,8 +38,8 @@ from zklock.testing import Ensemble, FaultProxy, ZooKeeperServer
 DELAY = 0.0005  # seconds, each way
 FORCED = {"zookeeper.forceSync": "yes", "zookeeper.preAllocSize": "65536"}
 """ZooKeeper's own defaults, which the servers of zklock.testing change."""
-CONTENDING: dict[str, Maker] = {"zklock": with_zklock, "kazoo": with_kazoo, "floor": with_wire}
 LIBRARIES = ("zklock", "kazoo")
+PEERS = (*LIBRARIES, "floor")
 THREADS, TASKS = 16, 1000
 HOLD = 0.01
 """Seconds for which a lock is held, so that the other process stands in the queue."""
@@ -60,7 +60,8 @@ def lock(run: Run, nodes: int = 1, blocks: int = 20, size: int = 100, seconds: f
         with served(nodes, forced=False) as server:
             run.conditions |= {"ZooKeeper": server.version(), "backend": server.backend}
             jvm = warm_jvm(run, server.hosts, stack)
-            makers = {**CONTENDING, "asyncio": with_asyncio}
+            makers: dict[str, Maker] = {each: partial(with_threads, each) for each in PEERS}
+            makers["asyncio"] = with_asyncio
             makers |= {} if jvm is None else {"curator": jvm.make}
             uncontended(run, where, server.hosts, makers, blocks, size)
             if nodes == 1:
@@ -126,21 +127,21 @@ def round_trip(hosts: str) -> float:
 def contended(run: Run, hosts: str, crowd: int, seconds: float, jvm: Jvm | None) -> None:
     """Note the hand-offs a second among so many processes on one lock."""
     found = {}
-    for name in CONTENDING:
+    for name in PEERS:
         counts = together(contend, crowd, name, hosts, new_path(), seconds)
         found[name] = sum(counts) / seconds
     if jvm is not None:
-        found["curator"] = jvm.rate("contend", hosts, crowd, seconds)
+        found["curator"] = jvm.rate(hosts, crowd, 1, seconds)
     run.note(f"{crowd} processes", found, "kazoo")
 
 
 def contend(pipe: Connection, name: str, hosts: str, path: str, seconds: float) -> None:
     """Take the lock in turns with other processes for so long, and tell how often."""
     with ExitStack() as stack:
-        block = CONTENDING[name](hosts, path, stack)
-        block(1)
+        cycle = cycle_of(lock_by(name, hosts, path, stack))
+        cycle()
         begin(pipe)
-        pipe.send(cycles(lambda: block(1), time.monotonic() + seconds))
+        pipe.send(cycles(cycle, time.monotonic() + seconds))
 
 
 def cycles(cycle: Callable[[], object], until: float) -> int:
@@ -178,44 +179,30 @@ def kinds(
         rates = {each: in_threads(each, clients[each], False, seconds) for each in LIBRARIES}
         rates["tasks"] = asyncio.run(in_tasks(hosts, seconds))
         if jvm is not None:
-            rates["curator"] = jvm.rate("spread", hosts, THREADS, seconds)
+            rates["curator"] = jvm.rate(hosts, 1, THREADS, seconds)
         run.note(f"{THREADS} threads, a lock each: cycles a second", rates, "kazoo")
         rates = {each: in_threads(each, client, True, seconds) for each, client in clients.items()}
         run.note(f"{THREADS} threads, one lock: cycles a second", rates, "kazoo")
-        gaps = {each: hand_offs(each, hosts, count) for each in (*LIBRARIES, "floor")}
+        gaps = {each: hand_offs(each, hosts, count) for each in PEERS}
         if jvm is not None:
             gaps["curator"] = jvm.hand(hosts, count, HOLD)
         run.note("hand-off", {each: quantiles(found) for each, found in gaps.items()}, "kazoo")
 
 
-def lock_of(library: str, client: Any, kind: str, path: str) -> Any:
-    """Return a lock of a kind."""
-    if library == "kazoo":
-        more = {"max_leases": 2} if kind == "Semaphore" else {}
-        return getattr(client, kind)(path, "bench", **more)
-    if library == "kept":
-        return zklock.Lock(client, path, keep=600.0)
-    return getattr(zklock, kind)(client, path, **({"limit": 2} if kind == "Semaphore" else {}))
-
-
 def in_threads(library: str, client: Any, shared: bool, seconds: float) -> float:
     """Return the cycles a second of one client with many threads."""
-    counts: list[int] = []
     ready = threading.Barrier(THREADS)
     path = new_path()
 
-    def work() -> None:
-        cycle = cycle_of(lock_of(library, client, "Lock", path if shared else new_path()))
+    def work(number: int) -> int:
+        own = path if shared else f"{path}-{number}"
+        cycle = cycle_of(lock_of(library, client, "Lock", own))
         cycle()
         ready.wait()
-        counts.append(cycles(cycle, time.monotonic() + seconds))
+        return cycles(cycle, time.monotonic() + seconds)
 
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(counts) / seconds
+    with ThreadPoolExecutor(THREADS) as pool:
+        return sum(pool.map(work, range(THREADS))) / seconds
 
 
 async def in_tasks(hosts: str, seconds: float) -> float:
@@ -245,11 +232,7 @@ def hold(pipe: Connection, library: str, hosts: str, path: str, count: int) -> N
     """Take the lock so often, and tell when it was taken and given back."""
     moments: list[float] = []
     with ExitStack() as stack:
-        if library == "floor":
-            lock: Any = Wire(hosts, path)
-            stack.callback(lock.close)
-        else:
-            lock = lock_of(library, connected(library, hosts, stack), "Lock", path)
+        lock = lock_by(library, hosts, path, stack)
         begin(pipe)
         for _ in range(count):
             assert lock.acquire()

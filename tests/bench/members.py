@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,7 +10,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from itertools import count, islice
 from multiprocessing.connection import Connection
+from typing import Any
 
 import zklock
 from tests.bench.results import Run
@@ -20,6 +24,8 @@ from zklock.testing import FaultProxy, ZooKeeperServer, wait_for
 
 MEMBERS = 3
 LEADS = "lead"
+SHARES = "shares"
+"""A pool whose workers have no handlers and no proxies, where requests are counted."""
 PATIENCE = 240.0
 LOOK_EVERY = 0.01
 CAUSES = {
@@ -58,49 +64,51 @@ def failover(run: Run, runs: int = 5, timeout: float = 4.0, shards: int = 12) ->
 def member(
     pipe: Connection, kind: str, hosts: str, path: str, name: str, shards: int, timeout: float
 ) -> None:
-    """Say what this process has, heed commands, and end with the pipe."""
+    """Heed commands, say what this process gets, and end with the pipe."""
     client = zklock.connect(hosts, timeout)
     saying = threading.Lock()
 
-    def say(what: str, key: object) -> None:
+    def has(key: object) -> None:
         with saying:
-            pipe.send((clock(), what, key))
+            pipe.send((clock(), key))
 
-    def lead(leadership: zklock.Leadership) -> None:
-        say("has", LEADS)
-        leadership.should_stop.wait()
-        say("ends", LEADS)
-
-    def handle(shard: zklock.Shard) -> None:
-        say("has", shard.number)
-        shard.should_stop.wait()
-        say("ends", shard.number)
+    def work(task: zklock.Leadership | zklock.Shard) -> None:
+        has(LEADS if isinstance(task, zklock.Leadership) else task.number)
+        task.should_stop.wait()
 
     commands: dict[str, Callable[[], object]]
     if kind == "election":
         election = zklock.LeaderElection(client, path, identity=name)
-        threading.Thread(target=election.run, args=(lead,), daemon=True).start()
-        commands = {"resign": election.resign, "stop": election.stop}
+        thread = threading.Thread(target=election.run, args=(work,), daemon=True)
+        commands = {"join": thread.start, "resign": election.resign, "stop": election.stop}
     else:
-        worker = zklock.WorkerPool(client, path, shards=shards, identity=name, handler=handle)
-        worker.start()
-        commands = {"drain": worker.drain, "resume": worker.resume, "stop": worker.stop}
+        told: Any = {"handler": work} if kind == "pool" else {"on_assigned": lambda it, _: has(it)}
+        worker = zklock.WorkerPool(client, path, shards=shards, identity=name, **told)
+        thread = threading.Thread(target=worker.start, daemon=True)
+        commands = {"join": thread.start, "stop": worker.stop}
+        commands |= {"drain": worker.drain, "resume": worker.resume}
+    pipe.send((clock(), None))
     while True:
         commands[pipe.recv()]()
 
 
 class Player:
-    """One member as the director sees it, behind a proxy of its own."""
+    """One member as the director sees it; in a failover, behind a proxy of its own."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         self.name = name
         self.proxy = FaultProxy(stage.server.hosts)
-        given = (stage.kind, self.proxy.hosts, stage.path, name, stage.shards, stage.timeout)
+        hosts = stage.server.hosts if stage.kind == SHARES else self.proxy.hosts
+        given = (stage.kind, hosts, stage.path, name, stage.shards, stage.timeout)
         self._worker = Worker(member, *given)
         assert self._worker.process.pid is not None
         self.pid = self._worker.process.pid
         self._stage = stage
         self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def listen(self) -> None:
+        """Wait until it is connected, and hear what it says from then on."""
+        self._worker.hear()
         self._reader.start()
 
     def tell(self, word: str) -> float:
@@ -117,16 +125,13 @@ class Player:
         self.proxy.close()
 
     def _read(self) -> None:
-        try:
+        with contextlib.suppress(EOFError, ConnectionResetError):
             while True:
-                at, what, key = self._worker.pipe.recv()
-                self._stage.hear(at, self.name, what, key)
-        except (EOFError, ConnectionResetError):
-            return
+                self._stage.hear(self.name, *self._worker.pipe.recv())
 
 
 class Stage:
-    """An election or a pool, its members, and who has what."""
+    """An election or a pool, its members, and who has had what last."""
 
     def __init__(
         self, server: ZooKeeperServer, kind: str, shards: int, timeout: float, stack: ExitStack
@@ -137,35 +142,40 @@ class Stage:
         where = self.path if kind == "election" else PoolPaths(self.path).leader
         self._election = zklock.LeaderElection(client, where)
         self._lock = threading.Lock()
-        self._number = 0
         self._grants: dict[object, list[tuple[float, str]]] = defaultdict(list)
-        self._owners: dict[object, str] = {}
-        self._players: dict[str, Player] = {}
+        self._names = map("m{}".format, count(1))
+        self.players: dict[str, Player] = {}
         stack.callback(self._close)
 
     def _close(self) -> None:
-        for player in self._players.values():
+        for player in self.players.values():
             player.close()
 
-    def hear(self, at: float, name: str, what: str, key: object) -> None:
+    def hire(self, many: int) -> list[Player]:
+        """Return members that have not joined yet."""
+        hired = [Player(self, name) for name in islice(self._names, many)]
+        for player in hired:
+            player.listen()
+            self.players[player.name] = player
+        return hired
+
+    def hear(self, name: str, at: float, key: object) -> None:
         """Note what a member says."""
         with self._lock:
-            if what == "has":
-                self._grants[key].append((at, name))
-                self._owners[key] = name
-            elif self._owners.get(key) == name:
-                del self._owners[key]
+            self._grants[key].append((at, name))
+
+    def owners(self) -> dict[object, tuple[float, str]]:
+        """Return who has had what last, and since when."""
+        with self._lock:
+            return {key: grants[-1] for key, grants in self._grants.items()}
 
     def strike(self, cause: str) -> list[float]:
         """Do this to one of them; return the seconds for each thing that it had."""
-        while len(self._players) < MEMBERS:
-            self._number += 1
-            name = f"m{self._number}"
-            self._players[name] = Player(self, name)
-        wait_for(self._settled, PATIENCE, interval=LOOK_EVERY)
+        for player in self.hire(MEMBERS - len(self.players)):
+            player.tell("join")
+        wait_for(self.settled, PATIENCE, interval=LOOK_EVERY)
         player = self._chosen(cause)
-        with self._lock:
-            keys = [key for key, name in self._owners.items() if name == player.name]
+        keys = [key for key, (_, name) in self.owners().items() if name == player.name]
         began = self._do(cause, player)
 
         def after() -> list[float]:
@@ -181,25 +191,26 @@ class Stage:
         self._undo(cause, player)
         return found
 
-    def _settled(self) -> bool:
-        with self._lock:
-            owners = dict(self._owners)
-        there = {one.identity for one in self._election.members()}
-        if there != set(self._players):
+    def settled(self) -> bool:
+        """Whether all members are there, and one leads, or all have equal parts."""
+        owners = [name for _, name in self.owners().values()]
+        if self.kind != SHARES and not self._all_stand():
             return False
-        if self.kind == "election":
-            return owners.get(LEADS) in there
-        sizes = [list(owners.values()).count(name) for name in self._players]
-        return sum(sizes) == self.shards and max(sizes) - min(sizes) <= 1
+        sizes = [owners.count(name) for name in self.players]
+        most = 1 if self.kind == "election" else self.shards
+        return sum(sizes) == most and max(sizes) - min(sizes) <= 1
+
+    def _all_stand(self) -> bool:
+        return {one.identity for one in self._election.members()} == set(self.players)
 
     def _chosen(self, cause: str) -> Player:
         if self.kind == "election":
-            return self._players[self._owners[LEADS]]
+            return self.players[self.owners()[LEADS][1]]
         leader = self._election.leader()
         assert leader is not None
         if cause == "crash of the leader":
-            return self._players[leader.identity]
-        return next(it for name, it in self._players.items() if name != leader.identity)
+            return self.players[leader.identity]
+        return next(it for name, it in self.players.items() if name != leader.identity)
 
     @staticmethod
     def _do(cause: str, player: Player) -> float:
@@ -213,14 +224,15 @@ class Stage:
         return at
 
     def _undo(self, cause: str, player: Player) -> None:
-        if cause == "drain":
-            player.tell("resume")
-        elif cause == "partition":
-            player.proxy.restore()
-        elif cause == "pause":
-            os.kill(player.pid, signal.SIGCONT)
-        elif cause != "resign":
-            self._players.pop(player.name).close()
+        match cause:
+            case "drain":
+                player.tell("resume")
+            case "partition":
+                player.proxy.restore()
+            case "pause":
+                os.kill(player.pid, signal.SIGCONT)
+            case "stop" | "crash" | "crash of the leader":
+                self.players.pop(player.name).close()
 
 
 def pool(
@@ -240,78 +252,36 @@ def pool(
     its session has ended.
     """
     with ZooKeeperServer(tick_time=500) as server, ExitStack() as stack:
-        path = new_path()
+        stage = Stage(server, SHARES, shards, timeout, stack)
 
-        def hire(count: int) -> list[Worker]:
-            found = [Worker(own, server.hosts, path, shards, timeout) for _ in range(count)]
-            for each in found:
-                stack.callback(each.close)
-                assert each.hear() == "ready"
-            return found
+        def requests() -> int:
+            return server.status().received
 
-        def settle(what: str, there: list[Worker], act: Callable[[], object]) -> None:
-            before = owners(there)
-            idle, begun = requests(server), time.monotonic()
+        def settle(what: str, act: Callable[[], object]) -> None:
+            before, idle, begun = stage.owners(), requests(), clock()
             time.sleep(3.0)
-            idle = (requests(server) - idle) / (time.monotonic() - begun)
-            counted, began = requests(server), clock()
+            idle_rate = (requests() - idle) / (clock() - begun)
+            counted, began = requests(), clock()
             act()
-
-            def settled() -> bool:
-                sizes = [len(each.ask()[1]) for each in there]
-                return sum(sizes) == shards and max(sizes) - min(sizes) <= 1
-
-            wait_for(settled, PATIENCE, interval=0.02)
-            seconds = max(each.ask()[0] for each in there) - began
+            wait_for(stage.settled, PATIENCE, interval=0.02)
+            after = stage.owners()
             time.sleep(2.0)
-            caused = requests(server) - counted - idle * (clock() - began)
-            after = owners(there)
-            moved = sum(before.get(number) != owner for number, owner in after.items())
-            run.note(what, {"shards that move": moved, "settled, s": seconds, "requests": caused})
+            moved = [at for key, (at, name) in after.items() if before.get(key, (0, ""))[1] != name]
+            found = {"shards that move": len(moved), "settled, s": max(moved) - began}
+            caused = requests() - counted - idle_rate * (clock() - began)
+            run.note(what, {**found, "requests": caused})
 
-        first, late = hire(workers), hire(added)
-        gone, left = first[:killed], first[killed:]
-        settle(f"{workers} join", first, lambda: join(first))
-        settle(f"{killed} are killed", left, lambda: kill(gone))
-        settle(f"{added} join", left + late, lambda: join(late))
+        def join(those: list[Player]) -> None:
+            for player in those:
+                player.tell("join")
 
+        def kill(those: list[Player]) -> None:
+            for player in those:
+                os.kill(player.pid, signal.SIGKILL)
+            for player in those:
+                stage.players.pop(player.name).close()
 
-def join(those: list[Worker]) -> None:
-    """Have these workers join."""
-    for each in those:
-        each.pipe.send("go")
-
-
-def kill(those: list[Worker]) -> None:
-    """Kill these workers."""
-    for each in those:
-        each.process.kill()
-
-
-def own(pipe: Connection, hosts: str, path: str, shards: int, timeout: float) -> None:
-    """Be a worker; tell on demand when its shards have changed last, and which it owns."""
-    client = zklock.connect(hosts, timeout)
-    worker = zklock.WorkerPool(client, path, shards=shards)
-    state: tuple[float, list[int]] = (0.0, [])
-    pipe.send("ready")
-    joined = False
-    while True:
-        if pipe.poll(0.02):
-            if pipe.recv() == "go":
-                joined = True
-                threading.Thread(target=worker.start, daemon=True).start()
-            else:
-                pipe.send(state)
-        now = sorted(worker.owned()) if joined else []
-        if now != state[1]:
-            state = clock(), now
-
-
-def owners(workers: list[Worker]) -> dict[int, int]:
-    """Return the worker of each shard, by its place."""
-    return {number: place for place, it in enumerate(workers) for number in it.ask()[1]}
-
-
-def requests(server: ZooKeeperServer) -> float:
-    """Return how many requests the server has counted."""
-    return server.status().received
+        first = stage.hire(workers)
+        settle(f"{workers} join", partial(join, first))
+        settle(f"{killed} are killed", partial(kill, first[:killed]))
+        settle(f"{added} join", partial(join, stage.hire(added)))

@@ -13,11 +13,13 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
+from kazoo.protocol import serialization as wire
+from kazoo.security import OPEN_ACL_UNSAFE
 
 import zklock
 from tests.bench.results import Run
@@ -55,13 +57,29 @@ def block_of(cycle: Cycle) -> Block:
 def connected(library: str, hosts: str, stack: ExitStack) -> Any:
     """Return a started client of zklock or of kazoo; it is stopped at the end."""
     if library == "zklock":
-        client = zklock.connect(hosts, timeout=10.0)
-    else:
-        client = KazooClient(hosts, timeout=10.0)
-        client.start()
+        return stack.enter_context(zklock.connect(hosts, timeout=10.0))
+    client = KazooClient(hosts, timeout=10.0)
+    client.start()
     stack.callback(client.close)
     stack.callback(client.stop)
     return client
+
+
+def lock_of(library: str, client: Any, kind: str, path: str) -> Any:
+    """Return a lock of a kind."""
+    if library == "kazoo":
+        more = {"max_leases": 2} if kind == "Semaphore" else {}
+        return getattr(client, kind)(path, "bench", **more)
+    if library == "kept":
+        return zklock.Lock(client, path, keep=600.0)
+    return getattr(zklock, kind)(client, path, **({"limit": 2} if kind == "Semaphore" else {}))
+
+
+def lock_by(library: str, hosts: str, path: str, stack: ExitStack) -> Any:
+    """Return a lock with a client of its own, or the bare requests for one: the floor."""
+    if library == "floor":
+        return stack.enter_context(closing(Wire(hosts, path)))
+    return lock_of(library, connected(library, hosts, stack), "Lock", path)
 
 
 def cycle_of(lock: Any) -> Cycle:
@@ -74,22 +92,20 @@ def cycle_of(lock: Any) -> Cycle:
     return cycle
 
 
-def with_zklock(hosts: str, path: str, stack: ExitStack, keep: float | None = None) -> Block:
-    """Take zklock's Lock on a thread."""
-    return block_of(cycle_of(zklock.Lock(connected("zklock", hosts, stack), path, keep=keep)))
+def with_threads(library: str, hosts: str, path: str, stack: ExitStack) -> Block:
+    """Take a lock on a thread."""
+    return block_of(cycle_of(lock_by(library, hosts, path, stack)))
 
 
-def with_asyncio(hosts: str, path: str, stack: ExitStack, keep: float | None = None) -> Block:
+def with_asyncio(hosts: str, path: str, stack: ExitStack) -> Block:
     """Take zklock's Lock in a task. The event loop runs during a block only."""
 
-    async def connected() -> KazooClient:
-        return await aio.connect(hosts, timeout=10.0)
+    async def enter() -> KazooClient:
+        return await there.enter_async_context(aio.connect(hosts, timeout=10.0))
 
-    loop = stack.enter_context(asyncio.Runner())
-    client = loop.run(connected())
-    stack.callback(client.close)
-    stack.callback(client.stop)
-    lock = aio.Lock(client, path, keep=keep)
+    loop, there = stack.enter_context(asyncio.Runner()), AsyncExitStack()
+    lock = aio.Lock(loop.run(enter()), path)
+    stack.callback(lambda: loop.run(there.aclose()))
 
     async def many(size: int) -> list[float]:
         times = []
@@ -109,25 +125,6 @@ def with_asyncio(hosts: str, path: str, stack: ExitStack, keep: float | None = N
     return block
 
 
-def with_kazoo(hosts: str, path: str, stack: ExitStack) -> Block:
-    """Take kazoo's Lock."""
-    return block_of(cycle_of(connected("kazoo", hosts, stack).Lock(path, "bench")))
-
-
-_INT = struct.Struct(">i")
-_OPEN = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
-
-
-def framed(data: bytes) -> bytes:
-    """Return data behind its length: a frame, or a text in one."""
-    return _INT.pack(len(data)) + data
-
-
-def making(path: bytes, flags: int) -> bytes:
-    """Return the body of a create; 3: ephemeral, and with a number."""
-    return framed(path) + framed(b"") + _OPEN + _INT.pack(flags)
-
-
 class Wire:
     """The floor: a socket, and the fewest requests that take a lock and give it back.
 
@@ -139,7 +136,6 @@ class Wire:
     _SESSION = 30_000  # milliseconds: nothing is sent between blocks
     _HEAD = struct.Struct(">iii")  # length; number, opcode
     _REPLY = struct.Struct(">iqi")  # number, zxid, error
-    _CREATE, _DELETE, _READ, _LIST, _CREATE_2, _END = 1, 2, 4, 12, 15, -11
     _EVENT = -1
 
     def __init__(self, hosts: str, path: str) -> None:
@@ -147,30 +143,22 @@ class Wire:
         self._socket = socket.create_connection((host, int(port)))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._replies = self._socket.makefile("rb")
-        hello = struct.pack(">iqiq", 0, 0, self._SESSION, 0) + framed(bytes(16))
-        self._socket.sendall(framed(hello))
+        hello = wire.Connect(0, 0, self._SESSION, 0, bytes(16), read_only=False).serialize()
+        self._socket.sendall(len(hello).to_bytes(4) + hello)
         self._frame()
-        self._number = 0
-        self._events = 0
-        self._node = b""
-        prefix = path.encode()
-        self._ask((self._CREATE, making(prefix, 0)))
-        self._create = self._CREATE_2, making(prefix + b"/it-", 3)
-        self._list = self._LIST, framed(prefix) + b"\0"
-
-    @classmethod
-    def _text_at(cls, data: bytes, at: int) -> bytes:
-        begin = at + _INT.size
-        return data[begin : begin + _INT.unpack_from(data, at)[0]]
+        self._number = self._events = 0
+        self._path, self._node = path, ""
+        self._ask(_request(wire.Create(path, b"", OPEN_ACL_UNSAFE, 0)))
+        enter = wire.Create(f"{path}/it-", b"", OPEN_ACL_UNSAFE, 3)  # ephemeral, with a number
+        self._enter = _request(enter), _request(wire.GetChildren(path, None))
 
     def _frame(self) -> bytes:
-        (length,) = _INT.unpack(self._replies.read(_INT.size))
-        return self._replies.read(length)
+        return self._replies.read(int.from_bytes(self._replies.read(4)))
 
     def _next(self) -> bytes | None:
         """Return the next reply; ``None``: it is an event, which is counted."""
         frame = self._frame()
-        if _INT.unpack_from(frame)[0] != self._EVENT:
+        if int.from_bytes(frame[:4], signed=True) != self._EVENT:
             return frame
         self._events += 1
         return None
@@ -190,52 +178,36 @@ class Wire:
             while (reply := self._next()) is None:
                 pass
             error = self._REPLY.unpack_from(reply)[2]
-            assert error == 0 or opcode in {self._READ, self._CREATE}
+            assert error == 0 or opcode in {wire.GetData.type, wire.Create.type}
             replies.append(reply[self._REPLY.size :])
         return replies
 
-    def _before(self, listed: bytes) -> bytes:
-        """Return the name of the youngest node before this one; empty if there is none."""
-        names, at = [], _INT.size
-        for _ in range(_INT.unpack_from(listed)[0]):
-            names.append(self._text_at(listed, at))
-            at += _INT.size + len(names[-1])
-        mine = self._node.rpartition(b"/")[2]
-        return max((name for name in names if name < mine), default=b"")
-
     def acquire(self) -> bool:
         """Take it."""
-        created, listed = self._ask(self._create, self._list)
-        self._node = self._text_at(created, 0)
-        before = self._before(listed)
+        created, listed = self._ask(*self._enter)
+        self._node = wire.Create.deserialize(created, 0)
+        names, mine = wire.GetChildren.deserialize(listed, 0), self._node.rpartition("/")[2]
+        before = max((name for name in names if name < mine), default="")
         if before:
-            events, parent = self._events, self._node.rpartition(b"/")[0]
-            (found,) = self._ask((self._READ, framed(parent + b"/" + before) + b"\1"))
+            events = self._events
+            (found,) = self._ask(_request(wire.GetData(f"{self._path}/{before}", watcher=True)))
             while found and self._events == events:
                 self._next()
         return True
 
     def release(self) -> None:
         """Give it back."""
-        self._ask((self._DELETE, framed(self._node) + b"\xff\xff\xff\xff"))
-
-    def cycle(self) -> None:
-        """Take it and give it back."""
-        self.acquire()
-        self.release()
+        self._ask(_request(wire.Delete(self._node, -1)))
 
     def close(self) -> None:
         """End the session."""
-        self._ask((self._END, b""))
+        self._ask((wire.Close.type, b""))
         self._replies.close()
         self._socket.close()
 
 
-def with_wire(hosts: str, path: str, stack: ExitStack) -> Block:
-    """Send what a lock has to send, and nothing more."""
-    wire = Wire(hosts, path)
-    stack.callback(wire.close)
-    return block_of(wire.cycle)
+def _request(request: Any) -> tuple[int, bytes]:
+    return request.type, bytes(request.serialize())
 
 
 class Jvm:
@@ -252,34 +224,29 @@ class Jvm:
         command = [curator.java, *options, *classpath, "Cycles"]
         self._player = Player(command, Path(folder, "log"))
         self._stack.callback(self._player.close)
-        self._connect(hosts, new_path())
-        self._block(WARM_UP)
-        self._ask("disconnect")
+        self._ask("block", hosts, new_path(), WARM_UP)
 
-    def _ask(self, *words: object) -> str:
-        return self._player.ask(" ".join(map(str, words)), SOON)
-
-    def _connect(self, hosts: str, path: str) -> None:
-        assert self._ask("connect", hosts, path) == "connected"
-
-    def _block(self, size: int) -> tuple[list[float], float]:
-        *times, busy = (int(each) / 1e9 for each in self._ask("block", size).split())
-        return times, busy / size
+    def _ask(self, *words: object) -> list[float]:
+        said = self._player.ask(" ".join(map(str, words)), SOON)
+        return [int(each) / 1e9 for each in said.split()]
 
     def make(self, hosts: str, path: str, stack: ExitStack) -> Block:
         """Take Curator's mutex on a thread of the JVM."""
-        self._connect(hosts, path)
-        stack.callback(self._ask, "disconnect")
-        return self._block
 
-    def rate(self, how: str, hosts: str, many: int, seconds: float) -> float:
-        """Return cycles a second: ``contend``, of clients; ``spread``, of one client's threads."""
-        return int(self._ask(how, hosts, new_path(), many, round(1000 * seconds))) / seconds
+        def block(size: int) -> tuple[list[float], float]:
+            *times, busy = self._ask("block", hosts, path, size)
+            return times, busy / size
+
+        return block
+
+    def rate(self, hosts: str, clients: int, paths: int, seconds: float) -> float:
+        """Return the cycles a second of clients on one path, or of one client on many."""
+        (cycles,) = self._ask("rate", hosts, new_path(), clients, paths, round(1000 * seconds))
+        return cycles * 1e9 / seconds
 
     def hand(self, hosts: str, count: int, hold: float) -> list[float]:
         """Return the seconds from each release of one client to the turn of the other."""
-        gaps = self._ask("hand", hosts, new_path(), count, round(1000 * hold))
-        return [int(each) / 1e9 for each in gaps.split()]
+        return self._ask("hand", hosts, new_path(), count, round(1000 * hold))
 
     def close(self) -> None:
         """End it."""
@@ -291,7 +258,8 @@ def warm_jvm(run: Run, hosts: str, stack: ExitStack) -> Jvm | None:
     try:
         jvm = Jvm(hosts)
     except CuratorUnavailable as error:
-        run.miss("Curator", error)
+        print(f"Curator is missing: {error}", flush=True)
+        run.conditions["missing"] = {"Curator": str(error)}
         return None
     stack.callback(jvm.close)
     run.conditions["Curator"] = jvm.version

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -62,14 +63,6 @@ class Run:
     def __init__(self, conditions: dict[str, object]) -> None:
         self.conditions = conditions
         self.figures: dict[str, Any] = {}
-        self._missing: dict[str, str] = {}
-
-    def miss(self, name: str, why: object) -> None:
-        """Say that a peer is missing."""
-        if name not in self._missing:
-            print(f"{name} is missing: {why}", flush=True)
-            self.conditions["missing"] = self._missing
-            self._missing[name] = str(why)
 
     def note(self, what: str, found: Mapping[str, Any], peer: str = "") -> None:
         """Keep figures, and print them; those of a peer as 1."""
@@ -89,7 +82,8 @@ class Run:
             "machine": MACHINE,
             "figures": self.figures,
         }
-        file.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(rounded(found), indent=1, ensure_ascii=False)
+        file.write_text(re.sub(r"\[[^][{}]*\]", lambda it: " ".join(it[0].split()), text) + "\n")
 
 
 def middle(figure: Any) -> float:

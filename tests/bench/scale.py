@@ -105,16 +105,13 @@ async def lateness() -> Any:
 # Clients at rest.
 
 
-def rest(run: Run, clients: int = 200, nodes: int = 1) -> None:
-    """What clients that wait or hold cost the servers: writes a second, and parts of a core.
+def rest(run: Run, clients: int = 200) -> None:
+    """What clients that wait or hold cost three servers: writes a second, and parts of a core.
 
     Clients of zklock or of kazoo, with a session timeout of 10 s, stand in the queue of one lock,
     or clients of zklock hold a lock each. The processor is known of servers in local Java alone.
     """
-    servers: Any = (
-        ZooKeeperServer(tick_time=TICK) if nodes == 1 else Ensemble(nodes, tick_time=TICK)
-    )
-    with servers, ExitStack() as stack:
+    with Ensemble(3, tick_time=TICK) as servers, ExitStack() as stack:
         watcher = connected("kazoo", servers.hosts, stack)
         for library, waits in (("zklock", True), ("kazoo", True), ("zklock", False)):
             path = new_path()
@@ -122,28 +119,20 @@ def rest(run: Run, clients: int = 200, nodes: int = 1) -> None:
             name = "x" * 32 + "__lock__"
             if library == "zklock":
                 name = names.prefix(names.Kind.EXCLUSIVE, "0" * 32)
-            gate = [
-                watcher.create(f"{path}/{name}", ephemeral=True, sequence=True) for _ in range(2)
-            ]
-            each = min(250, clients)
-            given = [
-                (servers.hosts, library, path, number, each, waits)
-                for number in range(clients // each)
-            ]
-            with workers(stand, given) as crowd:
+            for _ in range(2):  # who holds, and who comes first in the queue
+                watcher.create(f"{path}/{name}", ephemeral=True, sequence=True)
+            given = (servers.hosts, library, path, clients, waits)
+            with workers(stand, [given]) as (crowd,):
+
+                def stood(path: str = path) -> bool:
+                    return len(watcher.get_children(path)) == clients + 2
+
                 if waits:
-
-                    def stood(path: str = path, many: int = each * len(given)) -> bool:
-                        return len(watcher.get_children(path)) == many + 2
-
                     wait_for(stood, LIMIT)
-                for worker in crowd:
-                    assert worker.hear() == "stands"
+                assert crowd.hear() == "stands"
                 time.sleep(2.0)  # what was sent when they entered is not counted
                 found = at_rest(watcher, WHILE)
                 run.note(f"{clients} {'wait' if waits else 'hold'}, {library}", found)
-            for node in gate:
-                watcher.delete(node)
 
 
 def at_rest(watcher: KazooClient, seconds: float) -> dict[str, float]:
@@ -158,14 +147,12 @@ def at_rest(watcher: KazooClient, seconds: float) -> dict[str, float]:
     }
 
 
-def stand(
-    pipe: Connection, hosts: str, library: str, path: str, number: int, count: int, waits: bool
-) -> None:
+def stand(pipe: Connection, hosts: str, library: str, path: str, count: int, waits: bool) -> None:
     """Have so many clients wait for one lock, or hold one each, until the process is ended."""
     stack = ExitStack()
     for at in range(count):
         client = connected(library, hosts, stack)
-        own = path if waits else f"{path}/{number}-{at}"
+        own = path if waits else f"{path}/{at}"
         lock = client.Lock(own) if library == "kazoo" else zklock.Lock(client, own)
         if waits:
             threading.Thread(target=lock.acquire, daemon=True).start()

@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from zklock.cli.supervisor import children_of
+
 LIMIT = 600.0
 """The most seconds that a process may take for its next word."""
 
@@ -56,11 +58,7 @@ class Worker:
 def workers(play: Play, given: Iterable[tuple[Any, ...]]) -> Iterator[list[Worker]]:
     """Run a process for each of what is given."""
     with ExitStack() as stack:
-        found = []
-        for each in given:
-            found.append(Worker(play, *each))
-            stack.callback(found[-1].close)
-        yield found
+        yield [stack.enter_context(contextlib.closing(Worker(play, *each))) for each in given]
 
 
 def begin(pipe: Connection) -> None:
@@ -87,23 +85,18 @@ def resident() -> float:
 
 def java() -> tuple[float, float]:
     """Return the seconds of processor time, and the MiB of memory, of all Java started here."""
-    parents: dict[int, int] = {}
-    taken: dict[int, tuple[float, float]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    seconds = memory = 0.0
+    for pid in below(os.getpid()):
         with contextlib.suppress(OSError):
-            head, _, tail = stat.read_text().rpartition(")")
-            fields, pid = tail.split(), int(stat.parent.name)
-            parents[pid] = int(fields[1])
+            head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
             if head.endswith("(java"):
-                seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-                taken[pid] = seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    ours = [each for pid, each in taken.items() if os.getpid() in ancestors(pid, parents)]
-    return sum(seconds for seconds, _ in ours), sum(memory for _, memory in ours)
+                fields = list(map(int, tail.split()[1:]))
+                seconds += sum(fields[10:12]) / os.sysconf("SC_CLK_TCK")
+                memory += fields[20] * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return seconds, memory
 
 
-def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
-    """Return the processes that have started this one, the nearest and the farthest."""
-    found: set[int] = set()
-    while (pid := parents.get(pid, 0)) and pid not in found:
-        found.add(pid)
-    return found
+def below(pid: int) -> set[int]:
+    """Return the processes that this one has started, and those that they have."""
+    children = children_of(pid)
+    return children.union(*map(below, children))
