@@ -212,33 +212,11 @@ def _common(begin: float, end: float, spans: Iterable[tuple[float, float]]) -> f
 class Agreement:
     """What a history and the log of the servers say of each other.
 
-    ``violations``: where they disagree. ``asked``: how long others waited for a kept znode.
+    ``violations``: where they disagree.
     """
 
     violations: list[Violation] = field(default_factory=list)
     nodes: int = 0
-    asked: list[Waited] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Waited:
-    """Another contender came and waited for a kept lock; in seconds.
-
-    ``seconds``: beyond the last body of the keeper. ``again``: until that began, if it did so after
-    the other one had come.
-    """
-
-    keeper: str
-    other: str
-    came: float
-    seconds: float
-    again: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.other} waited for {self.keeper} for {self.seconds:.3f} s after its last body, "
-            f"which began {self.again:.3f} s after it had come"
-        )
 
 
 def compare(
@@ -281,11 +259,8 @@ def compare(
         ):
             if broken:
                 object_(rule, grant.began, f"{grant} {what}")
-    result.asked = [*_asked(record, log)]
-    for waited in result.asked:
-        if max(waited.seconds, waited.again) > patience:
-            object_(Rule.SERVICE, waited.came, str(waited))
-    for at, what in (*_unused(record, log, slack), *_idle_for_long(record, log)):
+    unused, idle = _unused(record, log, slack), _idle_for_long(record, log)
+    for at, what in (*_asked(record, log, patience), *unused, *idle):
         object_(Rule.SERVICE, at, what)
     for node in log.nodes.values():
         if node.until == math.inf:
@@ -385,8 +360,8 @@ def _idle_for_long(record: Record, log: ServerLog) -> Iterator[tuple[float, str]
             yield since, f"{last} stood unused for {stood:.3f} s"
 
 
-def _asked(record: Record, log: ServerLog) -> Iterator[Waited]:
-    """Yield how long others waited for each kept znode: the keeper owes them one body.
+def _asked(record: Record, log: ServerLog, patience: float) -> Iterator[tuple[float, str]]:
+    """Yield who waited for a kept znode for too long, and since when: one body is owed to them.
 
     The time until the keeper was told, and that of its requests, count. Its pauses do not, nor
     times in which the servers carried out nothing, nor in which the network of the clients was
@@ -415,10 +390,8 @@ def _asked(record: Record, log: ServerLog) -> Iterator[Waited]:
                 left = min(node.until, other.until)
                 if before := [grant for grant in of_node if grant.began <= left]:
                     last = max(before, key=attrgetter("over"))
-                    yield Waited(
-                        str(last),
-                        other.path,
-                        came,
-                        counted(max(came, last.over), left, last.source),
-                        counted(came, before[-1].began, last.source),
-                    )
+                    seconds = counted(max(came, last.over), left, last.source)
+                    again = counted(came, before[-1].began, last.source)
+                    if max(seconds, again) > patience:
+                        what = f"{other.path} waited for {last} for {seconds:.3f} s after its last"
+                        yield came, f"{what} body, which began {again:.3f} s after it had come"
