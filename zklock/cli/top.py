@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, and end")
     parser.add_argument(
         "--sort",
+        type=lambda text: text.replace(" ", "-"),  # as 1.1.0 had it
         choices=[str(order) for order in table.Order],
         default=str(table.Order.WAITING),
         metavar="BY",
