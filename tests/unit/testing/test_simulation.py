@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 import zklock
 from tests.at_once import at_once
+from tests.contract.support import run
 from zklock import aio
 from zklock._ground.clock import clock as monotonic_clock
 from zklock.testing import ServerError, Simulation, simulated, wait_for
@@ -64,38 +66,15 @@ def acquired(lock: Any) -> zklock.Grant:
     return grant  # type: ignore[no-any-return]
 
 
-class Contender:
-    """A thread that acquires, and notes when."""
-
-    def __init__(self, sim: Simulation, lock: Any, **how: Any) -> None:
-        self.grant: zklock.Grant | None = None
-        self.at: float | None = None
-        self._lock = lock
-        self._how = how
-        self._sim = sim
-        self._thread = threading.Thread(target=self._run, name="contender", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        self.grant = self._lock.acquire(**self._how)
-        self.at = self._sim.now
-
-    @property
-    def waits(self) -> bool:
-        self._thread.join(0.02)
-        return self._thread.is_alive()
-
-    def join(self) -> zklock.Grant | None:
-        self._thread.join(SOON)
-        assert not self._thread.is_alive()
-        return self.grant
-
-
-def queue(sim: Simulation, lock: Any, number: int = 2, **how: Any) -> Contender:
-    """Return a contender that is queued."""
-    contender = Contender(sim, lock, **how)
+def queue(lock: Any, number: int = 2) -> Future[Any]:
+    """Have a thread acquire, and wait until it is queued."""
+    acquiring = run(lock.acquire)
     wait_for(lambda: len(lock.contenders()) == number, SOON)
-    return contender
+    return acquiring
+
+
+def waits(acquiring: Future[Any]) -> bool:
+    return not wait([acquiring], 0.02).done
 
 
 def until(sim: Simulation, condition: Any, step: float, most: float) -> float:
@@ -153,7 +132,7 @@ class TestLoss:
             on_suspended=lambda grant: suspended.append(sim.now),
         )
         grant = acquired(lock)
-        next_one = queue(sim, zklock.Lock(other, PATH))
+        next_one = queue(zklock.Lock(other, PATH))
         sim.advance(20.0)
         sim.partition(client)
         sim.advance(HUNG)
@@ -163,16 +142,16 @@ class TestLoss:
         assert grant.held
         sim.advance(20.0 + LEASE - sim.now - 0.01)
         assert (grant.held, lost) == (True, [])
-        assert next_one.waits
+        assert waits(next_one)
         sim.advance(0.01)
         assert grant.remaining() == 0
         assert [reason for _, reason in lost] == [zklock.LossReason.LEASE_LAPSED]
         assert lost[0][0] == pytest.approx(20.0 + LEASE)
-        assert next_one.waits
+        assert waits(next_one)
         sim.advance(30.49 - sim.now)  # the session ends at the first tick after its timeout
-        assert next_one.waits
+        assert waits(next_one)
         sim.advance(0.02)
-        given = next_one.join()
+        given = next_one.result(SOON)
         assert given is not None
         assert given.token > grant.token
 
@@ -181,7 +160,7 @@ class TestLoss:
     ) -> None:
         lost: list[zklock.LossReason] = []
         grant = acquired(zklock.Lock(client, PATH, on_lost=lambda loss: lost.append(loss.reason)))
-        next_one = queue(sim, zklock.Lock(other, PATH))
+        next_one = queue(zklock.Lock(other, PATH))
         before = client.client_id
         sim.expire(client)
         # Once a heartbeat has watched its node, the deletion is heard before the end.
@@ -190,7 +169,7 @@ class TestLoss:
         assert grant.lost.is_set()
         assert client.connected
         assert client.client_id != before
-        given = next_one.join()
+        given = next_one.result(SOON)
         assert given is not None
         assert given.token > grant.token
         assert sim.now == 0.0
@@ -236,11 +215,11 @@ class TestPause:
     ) -> None:
         lost: list[float] = []
         grant = acquired(zklock.Lock(client, PATH, on_lost=lambda loss: lost.append(sim.now)))
-        next_one = queue(sim, zklock.Lock(other, PATH))
+        next_one = queue(zklock.Lock(other, PATH))
         left = grant.remaining()
         sim.pause(client)
         sim.advance(2 * TIMEOUT)
-        newer = next_one.join()
+        newer = next_one.result(SOON)
         assert newer is not None
         assert grant.remaining() == left  # as in the last instruction before the pause
         assert lost == []
@@ -255,11 +234,10 @@ class TestPause:
     ) -> None:
         grant = acquired(zklock.Lock(client, PATH))
         sim.pause(client)
-        asked = threading.Thread(target=lambda: client.exists(PATH), daemon=True)
-        asked.start()
+        asked = run(client.exists, PATH)
         sim.advance(LEASE + 0.1)  # the session lives on
         sim.resume(client)
-        asked.join(SOON)
+        asked.result(SOON)
         assert not grant.held
         assert grant.lost.is_set()
         session = client.client_id
@@ -335,23 +313,13 @@ class TestElection:
             leads.set()
             may_end.wait(SOON)
 
-        stuck: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                election.run(lead)
-            except zklock.LeaderStuck as error:
-                stuck.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            assert leads.wait(SOON)
-            election.stop()
-            until(sim, lambda: bool(stuck), 0.001, 1.0)
-        finally:
-            may_end.set()
-            thread.join(SOON)
+        running = run(election.run, lead)
+        assert leads.wait(SOON)
+        election.stop()
+        until(sim, running.done, 0.001, 1.0)
+        may_end.set()
+        with pytest.raises(zklock.LeaderStuck):
+            running.result(SOON)
 
     def test_changes_are_waited_for_by_this_clock(self, sim: Simulation, client: Any) -> None:
         election = zklock.LeaderElection(client, "/leader")
@@ -488,9 +456,9 @@ class TestTheObject:
             got.append(zklock.Lock(other, PATH).acquire(timeout=4.0))
 
         acquired(zklock.Lock(client, PATH, on_lost=again))
-        blocker = queue(sim, zklock.Lock(sim.client(TIMEOUT), PATH))
+        blocker = queue(zklock.Lock(sim.client(TIMEOUT), PATH))
         sim.expire(client)
-        assert blocker.join() is not None
+        assert blocker.result(SOON) is not None
         sim.advance(4.0)
         wait_for(lambda: got == [None], SOON)
 
@@ -586,7 +554,7 @@ def story(sim: Simulation) -> list[tuple[float, str]]:
     """Play what needs an order: three contend, the holder is cut off, paused, or expires."""
     told: list[tuple[float, str]] = []
     clients = [sim.client(TIMEOUT) for _ in range(3)]
-    grants: list[Contender] = []
+    acquiring: list[Future[Any]] = []
 
     def tell(number: int, what: str) -> None:
         told.append((sim.now, f"{number} {what}"))
@@ -598,19 +566,18 @@ def story(sim: Simulation) -> list[tuple[float, str]]:
             on_lost=partial(lambda n, loss: tell(n, loss.reason.name), number),
             on_suspended=partial(lambda n, grant: tell(n, "suspended"), number),
         )
-        grants.append(queue(sim, lock, number + 1))
+        acquiring.append(queue(lock, number + 1))
     faults = (sim.partition, sim.pause, sim.expire)
     for number, fault in enumerate(faults):
-        grants[number].join()
+        acquiring[number].result(SOON)
         tell(number, "is granted")
         sim.advance(3.3)
         fault(clients[number])
         sim.advance(12.1)
     sim.heal(clients[0])
     sim.resume(clients[1])
-    tokens = [each.grant.token for each in grants if each.grant is not None]
+    tokens = [each.result().token for each in acquiring]
     assert all(one < two for one, two in pairwise(tokens))
-    assert len(tokens) == 3
     return told
 
 
