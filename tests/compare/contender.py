@@ -112,8 +112,7 @@ class Block:
 
 def begin(use: Use) -> Callable[[Block], object]:
     """Connect; return what starts a block."""
-    for module in use.modules:
-        importlib.import_module(module)
+    use.lib, *_ = map(importlib.import_module, use.modules)
     if not use.asynchronous:
         use.connect()
         return lambda block: threading.Thread(target=block.run, daemon=True).start()

@@ -113,7 +113,7 @@ class Proxy(AbstractContextManager["Proxy"]):
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._server = host, int(port)
+        self._address = host, int(port)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.hosts = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self._open: list[socket.socket] = []
@@ -125,19 +125,17 @@ class Proxy(AbstractContextManager["Proxy"]):
         self.cut()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with contextlib.suppress(OSError):
+            while True:
                 client, _ = self._listening.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(self._server)
-            except OSError:
-                client.close()
-                continue
-            for source, target in ((client, server), (server, client)):
-                self._open.append(source)
-                threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+                try:
+                    server = socket.create_connection(self._address)
+                except OSError:
+                    client.close()
+                    continue
+                self._open += client, server
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

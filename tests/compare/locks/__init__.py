@@ -26,8 +26,8 @@ class Use:
     """What to install; the first is the library."""
     store: ClassVar[str]
     """Which server it needs."""
-    modules: ClassVar[tuple[str, ...]] = ()
-    """What ``lock`` imports: to be there before the others ask."""
+    modules: ClassVar[tuple[str, ...]]
+    """What is imported before anything is asked; the first is the library."""
     made: ClassVar[str]
     """How the lock is made, as the page shows it."""
     asks: ClassVar[str] = ""
@@ -44,6 +44,8 @@ class Use:
         self.place = place
         self.tell = tell
         """Called with the name of what tells a loss without being asked."""
+        self.lib: Any = None
+        """The first of ``modules``."""
 
     @property
     def port(self) -> int:
@@ -62,7 +64,9 @@ class Use:
 
     def held(self, lock: Any, entered: Any) -> Any:
         """Whether the holder still has the lock, by the library's own word."""
-        return True
+        name = self.asks.strip("`")
+        found: Any = getattr(lock, name.removesuffix("()")) if name else True
+        return bool(found() if name.endswith("()") else found)
 
     def token(self, lock: Any, entered: Any) -> Any:
         """Return what the library gives a holder that a resource could compare."""

