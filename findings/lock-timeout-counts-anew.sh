@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The guess: with `lock_timeout = '1s'` (in MariaDB `innodb_lock_wait_timeout = 1`) a statement waits for locks for a
 #   second in all, give or take a moment, and then raises an error.
-# Instead: each wait for one transaction counts anew. An UPDATE of eight rows whose holders end one after the other
-#   waits for seconds. In PostgreSQL even one row is enough: it may be locked by several transactions in turns, as a
+# Instead: each wait for one transaction counts anew. An UPDATE of six rows whose holders end one after the other waits
+#   for seconds. In PostgreSQL even one row is enough: it may be locked by several transactions in turns, as a
 #   customer's row is by each INSERT of an order, and each turn is a wait of its own. FOR UPDATE with a limit of one
 #   second then waits for as long as the orders overlap, without an error.
 # Why it matters: the limit is what keeps a web request or a migration from standing in the way, and a migration that

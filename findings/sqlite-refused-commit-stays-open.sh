@@ -93,6 +93,7 @@ async def with_aiosqlite(shop):
             await connection.execute(INSERT)
             await connection.commit()
 
+        met = "no error"
         try:
             await work()
         except sqlite3.OperationalError:
